@@ -425,3 +425,11 @@ def test_where_the_program_keeps_its_files_and_how_long(tmp_path: Path) -> None:
     (tmp_path / ".claude").mkdir()
     (tmp_path / ".claude" / "settings.json").write_text('{"cleanupPeriodDays": 99}')
     assert program.retention_days({}, tmp_path) == 99
+
+
+def test_a_document_says_what_no_person_wrote(store: Store, tmp_path: Path) -> None:
+    formats.load(PROGRAM, store)
+    formats.save(store, tmp_path / "all.md")
+    text = (tmp_path / "all.md").read_text()
+    assert text.count("· not by a person: `summary`") == 1
+    assert text.count("· not by a person: `command`") == 2

@@ -205,3 +205,15 @@ def test_watching_brings_in_what_comes(home: Path) -> None:
 def watched(place: Path) -> set[str]:
     with hitherto.open(place, read_only=True) as store:
         return texts(store)
+
+
+def test_the_doctor_says_what_is_about_to_go(home: Path) -> None:
+    old = time.time() - 26 * DAY
+    for file in (home / ".claude").rglob("*.jsonl"):
+        os.utime(file, (old, old))
+    with hitherto.open(home / "data" / "hitherto" / "hitherto.db") as store:
+        store.start(title="one")
+    told = run(home, "doctor")
+    assert "Claude Code will delete 3 files within 7 days" in told.stdout
+    run(home, "rescue", "--yes")
+    assert "will delete" not in run(home, "doctor").stdout

@@ -386,6 +386,8 @@ def content(case: Case) -> Iterator[Finding]:
     try:
         with open_store(location, key=secret, workspace=case.place.workspace, read_only=True) as opened:
             yield from _inside(opened)
+            if case.place.named_by != "a .hitherto folder":  # rescue brings it into the user's own store
+                yield from _about_to_go(opened)
     except errors.HithertoError as error:
         if case.place.is_server and not isinstance(error, _SEEN_INSIDE):
             return  # the check `server` has reported it
@@ -411,6 +413,17 @@ def _inside(opened: "Store") -> Iterator[Finding]:
     if newest and newest[0].active_at.timestamp() > time.time() + _AHEAD_SECONDS:
         what = f"a conversation was active at {newest[0].active_at:%Y-%m-%d %H:%M}, which is in the future"
         yield Finding("clock", WARNING, what, "the clock of this machine is slow, or that of another was fast")
+
+
+def _about_to_go(opened: "Store") -> Iterator[Finding]:
+    """Report what other programs will delete soon, and is not kept here."""
+    from ..rescue import SOON_DAYS, Rescue  # noqa: PLC0415  # as above
+
+    for place in Rescue(opened).places():
+        if place.going and place.first_going is not None:
+            files = f"{place.going:,} file{'' if place.going == 1 else 's'}"
+            what = f"{place.title} will delete {files} within {SOON_DAYS} days, from {place.first_going:%Y-%m-%d} on"
+            yield Finding("rescue", WARNING, what, "hitherto rescue brings them in")
 
 
 CHECKS: tuple[Check, ...] = (

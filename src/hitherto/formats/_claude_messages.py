@@ -10,14 +10,13 @@ Lines that no person wrote have the role `user` all the same, because the model 
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import cast
 
 from msgspec.structs import replace
 
 from ..dialects import dialect
 from ..errors import InvalidMessage
 from ..model import Block, Message
-from ._importer import Injected, clean_text, injected_block, storable
+from ._importer import Injected, clean_text, injected_block
 
 DIALECT = "anthropic"
 _PLACE = ("uuid", "parentUuid", "logicalParentUuid", "sourceToolAssistantUUID")
@@ -51,8 +50,7 @@ def content_of(record: Record) -> list[dict[str, object]]:
 def user_message(record: Record) -> Message:
     """Return the message of a `user` line, or of a line with a prompt that was waiting. Raises `InvalidMessage`."""
     content = message_of(record).get("content")
-    raw = cast("dict[str, object]", storable({"role": "user", "content": content}))
-    parsed = dialect(DIALECT).parse(raw)
+    parsed = dialect(DIALECT).parse({"role": "user", "content": content})
     blocks = tuple(_marked(block) for block in parsed.blocks)
     extra: dict[str, object] = {**(parsed.extra or {}), "dialect": DIALECT, "native": [_native(record)]}
     why = _injected(record, blocks)
@@ -92,7 +90,7 @@ def assistant_message(records: Sequence[Record]) -> Message:
     content = [block for record in records for block in content_of(record)]
     usage = max((_usage(record) for record in records), key=_output, default=None)
     body = {**last, "role": "assistant", "content": content, "usage": usage}
-    answer = dialect(DIALECT).answer(cast("dict[str, object]", storable(body)))
+    answer = dialect(DIALECT).answer(body)
     message = answer.messages[0]
     extra = {**(message.extra or {}), "dialect": DIALECT, "native": [_native(record) for record in records]}
     if last.get("model") == "<synthetic>":  # the program's own words, such as those about an error
@@ -116,7 +114,7 @@ def _native(record: Record) -> object:
     message = message_of(record)
     rest = {name: value for name, value in message.items() if name not in ("content", "role")}
     count = {} if isinstance(message.get("content"), str) else {"blocks": len(content_of(record))}
-    return storable({**{name: value for name, value in record.items() if name != "message"}, "message": rest, **count})
+    return {**{name: value for name, value in record.items() if name != "message"}, "message": rest, **count}
 
 
 def queued_prompt(record: Record) -> dict[str, object] | None:

@@ -157,7 +157,9 @@ def time_us(value: object) -> int:
 
 def clean_text(value: object) -> str:
     """Return a text that a store can keep: halves of surrogate pairs become U+FFFD. "" for anything but text."""
-    return str(replaced_surrogates(value)) if isinstance(value, str) else ""
+    if not isinstance(value, str):
+        return ""
+    return value if value.isascii() else str(replaced_surrogates(value))
 
 
 def storable(value: object) -> object:

@@ -78,6 +78,8 @@ def _message(said: PortableMessage) -> Iterator[str]:
     words = [_ROLES.get(m.role, m.role.capitalize()), _code(said.id)]
     words += [f"{at:%Y-%m-%d %H:%M:%S} UTC"] if at else []
     words += [_code(m.label)] if m.label else []
+    why = (m.extra or {}).get("injected")
+    words += [f"not by a person: {_code(why)}"] if isinstance(why, str) else []
     yield f"## {' · '.join(words)}"
     for block in m.blocks:
         yield _block(block, m.role, error=m.tool_result_error)
