@@ -92,4 +92,5 @@ class Sealed(Ours):
 
 SIDES = {"SqliteSaver": SqliteSaver, "hitherto": Ours, "hitherto, sealed": Sealed}
 GOALS = {"hitherto": 1.0, "hitherto, sealed": None}
-MOST_TURNS = {"SqliteSaver": 300}  # it writes all messages with each checkpoint
+# SqliteSaver writes all messages with each checkpoint: its file would have a dozen gigabytes at 1,000 turns.
+MOST_TURNS = dict.fromkeys(SIDES, 300)

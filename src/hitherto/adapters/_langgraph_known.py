@@ -17,6 +17,8 @@ _MOST_BYTES: Final = 16 * 2**20
 _MOST_LISTS: Final = 3  # of one conversation
 _PLAIN: Final = frozenset({str, int, float, bool, bytes, type(None)})
 
+_NOTHING: Final[dict[type, Any]] = {dict: {}, list: []}  # shared, because the garbage collector visits each one
+
 Fields = dict[str, Any]
 
 
@@ -28,6 +30,11 @@ class KnownList(NamedTuple):
     fields: list[Fields | None]  # None: they cannot be compared
     typed: list[Typed]
     digests: list[bytes]
+
+    @property
+    def is_alive(self) -> bool:
+        """Are there still messages that a longer list could begin with?"""
+        return bool(self.objects) and self.objects[0]() is not None
 
     def count_same(self, elements: Sequence[Any]) -> int:
         """Return how many of these messages, from the first one on, are as they were."""
@@ -71,6 +78,8 @@ class KnownLists:
                 count = known.count_same(elements)
                 if count > most:
                     best, most = known, count
+                if count == min(len(known.objects), len(elements)):
+                    break
         typed = [] if best is None else best.typed[:most]
         return Serialised(elements, typed + [dump(element) for element in elements[most:]], best, most)
 
@@ -94,7 +103,7 @@ class KnownLists:
         fields += [_fields(element) for element in done.elements[count:]]
         known = KnownList(before, objects, fields, done.typed, path)
         with self._lock:
-            others = [one for one in self._lists.pop(talk, []) if one is not had]
+            others = [one for one in self._lists.pop(talk, []) if one is not had and one.is_alive]
             own = self._lists[talk] = [known, *others[: _MOST_LISTS - 1]]
             self._sizes[talk] = sum(len(data) for _, data in known.typed) * len(own)
             while sum(self._sizes.values()) > _MOST_BYTES and len(self._lists) > 1:
@@ -114,13 +123,16 @@ class KnownLists:
 def _fields(element: Any) -> Fields | None:
     """Return a copy of the fields of a message; None if one of them holds more than plain values."""
     try:
-        return {name: value if type(value) in _PLAIN else _copy(value) for name, value in vars(element).items()}
-    except TypeError:
+        return {
+            name: value if value.__class__ in _PLAIN else _copy(value) if value else _NOTHING[value.__class__]
+            for name, value in vars(element).items()
+        }
+    except (TypeError, KeyError):
         return None
 
 
 def _copy(value: Any) -> Any:
-    kind = type(value)
+    kind = value.__class__
     if kind in _PLAIN:
         return value
     if kind is dict:
