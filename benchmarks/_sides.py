@@ -201,7 +201,7 @@ class Ours:
         return list(self._handles)
 
     def find(self, query: str, limit: int, *, ranked: bool) -> int:
-        return len(self.store.search(query, limit=limit, ranked=ranked))
+        return len(self.store.search(query, limit=limit, order="best" if ranked else "newest"))
 
     def leave(self) -> None:
         self.store.backend.close()

@@ -34,11 +34,11 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         *("attachment", "ids", "keys", "model", "reports", "retention", "sanitiser.*", "telemetry"),
         *("_system.config_file", "_system.locations", "_system.task_threads", "_system.terminal_text"),
-        *("_engine.breaker", "_engine.compression", "_engine.process", "_search.query"),
+        *("_engine.breaker", "_engine.compression", "_engine.process", "_search.query", "_search.word_stems"),
     ),
     ("dialects.*", "snapshots.*", "_http_hooks"),
     ("chat.*",),
-    ("backend", "textindex", "_search.snippets", "_search.segments"),
+    ("backend", "textindex", "_search.snippets", "_search.segments", "_search.nearest"),
     (
         *("backends.*", "backends.sqlite.*", "backends.postgres.*", "_sealing.codec", "_sealing.sealed"),
         *(
@@ -73,7 +73,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         *("conversation", "listing", "_engine.verify", "_engine.deleting", "_engine.statistics"),
         *("items", "_engine.finding", "_engine.selection", "_engine.saving", "_engine.editing", "_erasure.purging"),
         *("_erasure.maintenance", "_erasure.sweep", "_erasure.schedule", "_erasure.shutdown"),
-        *("_erasure.checkpoint_copies", "_search.search"),
+        *("_erasure.checkpoint_copies", "_search.search", "_search.answering"),
         *("_sealing.reencryption", "_sealing.rotation", "_sealing.quarantine"),
     ),
     ("store",),

@@ -53,7 +53,7 @@ class Stats(Struct, frozen=True):
 
 
 class Hit(Struct, frozen=True):
-    """A message that matches a search."""
+    """A message that a search found."""
 
     message_id: str
     conversation: str
@@ -61,7 +61,8 @@ class Hit(Struct, frozen=True):
     created_at: datetime
     snippet: str
     spans: tuple[tuple[int, int], ...]  # the matching places in the snippet: from, to
-    score: float  # higher is better; 0 unless ranked
+    score: float  # higher is better; 0 for matches in the order of time
+    tier: str = "match"  # or "nearest"
 
 
 class Branch(Struct, frozen=True):

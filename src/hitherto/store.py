@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ._engine.appending import HandlePosition
 from ._engine.bodies import Meta
@@ -34,7 +34,8 @@ from ._erasure.schedule import Schedule
 from ._erasure.shutdown import Purges, close, patience
 from ._sealing.codec import Codec
 from ._sealing.quarantine import Quarantine
-from ._search.search import Asked, Search
+from ._search.answering import MODES, ORDERS, Asked, read_query
+from ._search.search import Search
 from ._system import forks
 from .backend import CHAT, ITEMS, Backend, ConversationRow
 from .conversation import Attachments, Conversation, handle_on, is_lazy
@@ -377,7 +378,8 @@ class Store:
         *,
         limit: int = 20,
         offset: int = 0,
-        ranked: bool = False,
+        mode: Literal["match", "nearest", "auto"] = "match",
+        order: Literal["newest", "best"] = "newest",
         role: str | None = None,
         project: Path | None = None,
         conversation: str | Conversation | ConversationInfo | None = None,
@@ -386,9 +388,12 @@ class Store:
         include_expired: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> list[Hit]:
-        """Messages that have these words, newest first; the best first if `ranked`.
+        """Messages by their words. Each hit says its `tier`.
 
-        All words must occur; `"a phrase"` in this order; `begin*` at the beginning of a word; `a OR b`; `-without`.
+        In mode "match" all words must occur; `"a phrase"` in this order; `begin*` at the beginning of a word; `a OR b`;
+        `-without`. They come newest first; the best first with `order="best"`. "nearest" takes a question in plain
+        words: any of them, in any of their forms, the best first, at most a hundred. "auto" is a match, and the nearest
+        if there is none.
         `since` <= time < `until`; `offset` passes over the first hits. The first search of a store reads all of it;
         later ones what is new: `progress` hears how many messages are done.
         """
@@ -398,14 +403,18 @@ class Store:
             raise InvalidArgument(f"the offset is a number from 0 to {_DEEPEST:,}")
         if role is not None and not (isinstance(role, str) and encodable(role)):
             raise InvalidArgument("a role is text")
-        from ._search.query import parse  # noqa: PLC0415  # only searches need it
-
+        if mode not in MODES:
+            raise InvalidArgument(f"a mode of searching is one of {', '.join(MODES)}")
+        if order not in ORDERS:
+            raise InvalidArgument(f"an order of hits is one of {', '.join(ORDERS)}")
         return self._search.find(
             Asked(
-                parse(query),
+                query,
+                read_query(query, mode),
+                mode,
+                order,
                 limit,
                 offset,
-                ranked,
                 role,
                 filter_by_project(self.engine, project, None if conversation is None else [self._id_of(conversation)]),
                 None if since is None else from_datetime(since, "since"),

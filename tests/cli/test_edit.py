@@ -71,18 +71,25 @@ def test_filters_choose_among_what_is_found(world: World, ids: list[str]) -> Non
     assert find("--since", "1h") == find()
     assert find("--until", "yesterday") == []
     assert find("--since", "2999-01-01") == []
-    assert find("--ranked")[0] in find()
+    assert find("--order", "best")[0] in find()
 
 
 def test_fields_of_a_hit_are_those_that_are_documented(world: World, ids: list[str]) -> None:
     hit = json.loads(world.command("search", "unused", "--json").stdout)
-    assert list(hit) == ["message_id", "conversation", "role", "created_at", "snippet", "spans", "score"]
+    assert list(hit) == ["message_id", "conversation", "role", "created_at", "snippet", "spans", "score", "tier"]
     start, end = hit["spans"][0]
     assert hit["snippet"][start:end] == "unused"
 
 
 @pytest.mark.parametrize(
-    "given", [("x", "--since", "soon"), ("x", "--here", "--project", "/x"), ('"x',), (), ("x", "--limit", "0")]
+    "given",
+    [
+        ("x", "--since", "soon"),
+        ("x", "--here", "--project", "/x"),
+        ('"x', "--mode", "match"),
+        (),
+        ("x", "--limit", "0"),
+    ],
 )
 def test_a_search_that_cannot_be_understood_is_a_usage_error(world: World, ids: list[str], given: tuple[str]) -> None:
     done = world.command("search", *given)

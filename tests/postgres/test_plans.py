@@ -111,7 +111,7 @@ def a_day(store: Store) -> None:
     store.latest()
     store.search("apples", limit=5)
     store.search("nowhere", limit=5)
-    store.search("apples", limit=5, ranked=True)
+    store.search("apples", limit=5, order="best")
     store.backend.changes(store.backend.changes(None).position)
     store.backend.page(Where(expired_at=1), None, 20, oldest_first=True)
     store.backend.page(Where(), None, 20, oldest_first=True)

@@ -247,6 +247,14 @@ def test_a_very_long_word_is_found_by_its_beginning_and_hides_no_other() -> None
     assert index.size() < 20_000
 
 
+def test_a_very_long_word_at_the_end_of_all_words_hides_no_other() -> None:
+    index = WordIndex()
+    put = [Entry(1, A, 1, "user", 1, f"apple pear {'z' * 1_000}"), Entry(2, A, 1, "user", 2, "zebra")]
+    update(index, put=put)
+    for word, number in (("apple", 1), ("pear", 1), ("zebra", 2), ("ze*", 2)):
+        assert [found.number for found in index.find(parse(word), limit=9)] == [number], word
+
+
 # -- what is kept
 
 Read = list[int]

@@ -143,11 +143,11 @@ def test_filters_choose_role_conversation_project_and_time(store: Store, tmp_pat
     ]
 
 
-def test_ranked_puts_the_best_first(store: Store) -> None:
+def test_the_best_matches_come_first_if_asked(store: Store) -> None:
     talk = store.start()
     best = talk.append(Message.user("needle needle needle"))
     talk.append(Message.user("a needle in a haystack of many other words that have nothing to do with it at all"))
-    hits = store.search("needle", ranked=True)
+    hits = store.search("needle", order="best")
     assert hits[0].message_id == best.id
     assert hits[0].score > hits[1].score
     assert store.search("needle")[0].message_id != best.id

@@ -19,6 +19,7 @@ and marks alone, and is quoted.
 
 import re
 import unicodedata
+from collections.abc import Iterator
 from typing import Final
 
 from msgspec import Struct
@@ -97,6 +98,11 @@ def fold(text: str) -> str:
     return text.lower() if text.isascii() else words(text)
 
 
+def is_spaceless(word: str) -> bool:
+    """Tell whether a word is a character of a script that is written without spaces."""
+    return _SPACELESS.fullmatch(word) is not None
+
+
 def split(text: str) -> list[str]:
     """Return the words of a text, in order, as the index sees them."""
     return _WORD.findall(fold(text))
@@ -132,6 +138,21 @@ class Query(Struct, frozen=True):
     terms: tuple[Term, ...]
     tree: Tree = Either(())
 
+    @classmethod
+    def of(cls, tree: Tree) -> "Query":
+        """Return a syntax tree as a query."""
+        return cls(_written(tree), tuple(dict.fromkeys(terms(tree, wanted=True))), tree)
+
+
+def terms(tree: Tree, *, wanted: bool) -> Iterator[Term]:
+    """Yield the terms of a tree; with `wanted`, without those to leave out."""
+    if isinstance(tree, Term):
+        yield tree
+        return
+    left_out = () if wanted or isinstance(tree, Either) else tree.without
+    for part in (*(tree.parts if isinstance(tree, Either) else tree.having), *left_out):
+        yield from terms(part, wanted=wanted)
+
 
 def parse(text: str) -> Query:
     """Parse a query, or raise `InvalidQuery`.
@@ -139,12 +160,7 @@ def parse(text: str) -> Query:
     >>> parse('big "red dog" OR cat* -mouse').expression
     '("big" AND "red dog") OR ("cat" * NOT "mouse")'
     """
-    if not isinstance(text, str):
-        raise InvalidQuery(f"a query is a str, not a {type(text).__name__}")
-    if len(text) > MOST_CHARACTERS:
-        raise InvalidQuery(f"the query has {len(text):,} characters; the limit is {MOST_CHARACTERS:,}")
-    if _SURROGATE.search(text):
-        raise InvalidQuery("the query has half a character in it (a lone surrogate)")
+    _check(text)
     tokens = _tokens(unicodedata.normalize("NFKC", _HEAP.sub(r"\1 ", _CONTROL.sub(" ", text))))
     count = sum(isinstance(token, Term) for token in tokens)
     if count > MOST_TERMS:
@@ -152,6 +168,31 @@ def parse(text: str) -> Query:
     if not tokens:
         raise InvalidQuery("there is no word to look for in the query")
     return _Reader(tokens).read()
+
+
+def parse_loosely(text: str) -> Query:
+    """Parse a query, or take a text that is none for its words: any of them. Raises `InvalidQuery` if there is no word.
+
+    >>> parse_loosely('the "red dog').terms
+    (Term(words=('the',), prefix=False), Term(words=('red',), prefix=False), Term(words=('dog',), prefix=False))
+    """
+    _check(text)
+    try:
+        return parse(text)
+    except InvalidQuery:  # a quotation mark that is not closed, too many words, and the like
+        found = [tuple(split(piece)) for piece in _CONTROL.sub(" ", text).split()]
+        if not any(found):
+            raise
+        return Query.of(Either(tuple(Term(words) for words in dict.fromkeys(found) if words)))
+
+
+def _check(text: str) -> None:
+    if not isinstance(text, str):
+        raise InvalidQuery(f"a query is a str, not a {type(text).__name__}")
+    if len(text) > MOST_CHARACTERS:
+        raise InvalidQuery(f"the query has {len(text):,} characters; the limit is {MOST_CHARACTERS:,}")
+    if _SURROGATE.search(text):
+        raise InvalidQuery("the query has half a character in it (a lone surrogate)")
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")

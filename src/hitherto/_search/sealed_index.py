@@ -24,7 +24,7 @@ from .._system import forks
 from ..errors import Closed
 from ..ids import RUN
 from ..textindex import Entry, Found, Known
-from .query import All, Either, Query, Term, Tree, split
+from .query import All, Either, Query, Term, Tree, split, terms
 from .segments import LONGEST, MOST_MESSAGES, MOST_WORDS, Message, Place, Segment, Sought
 
 _SPARE = 1_000  # hits beyond the limit that are collected before sorting
@@ -38,8 +38,8 @@ class _Question:
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
-        self._sought = {term: Sought(term) for term in _terms(tree, wanted=False)}
-        self.wanted = tuple(dict.fromkeys(_terms(tree, wanted=True)))
+        self._sought = {term: Sought(term) for term in terms(tree, wanted=False)}
+        self.wanted = tuple(dict.fromkeys(terms(tree, wanted=True)))
         self._segment: Segment
         self._places: dict[Term, Place | None] = {}
         self._having: dict[Term, set[int]] = {}
@@ -96,16 +96,6 @@ class _Question:
         for part in tree.without:
             found = found - self._fitting(part)
         return found
-
-
-def _terms(tree: Tree, *, wanted: bool) -> Iterator[Term]:
-    """The terms of a tree; only those that are wanted, not those to leave out."""
-    if isinstance(tree, Term):
-        yield tree
-        return
-    left_out = () if wanted or isinstance(tree, Either) else tree.without
-    for part in (*(tree.parts if isinstance(tree, Either) else tree.having), *left_out):
-        yield from _terms(part, wanted=wanted)
 
 
 class _Wanted(Struct, frozen=True):

@@ -1,8 +1,7 @@
-"""Search: feeding the text index, and turning what it finds into hits.
+"""Search: feeding the text index, and asking it.
 
 The index is never updated while a message is saved. A search first takes in the conversations that moved since the last
-one, so it finds every message that was acknowledged before it began. Hits of the index are looked up in the store,
-where messages may have been deleted since. Snippets are made from the messages themselves.
+one, so it finds every message that was acknowledged before it began. What the index finds becomes hits in `answering`.
 
 Several processes may feed one index. Each update names the state of the index that it was prepared from, and is refused
 if another process has updated the index meanwhile: then it starts over. So a message that was deleted in between cannot
@@ -24,17 +23,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from .._engine.packs import Reader
-from ..attachment import Attachment
 from ..backend import INTERNAL_KINDS, Changes, ConversationRow, MessageRow, Where, conversation_kinds
 from ..errors import Busy, Closed, Damaged, HithertoError, NotFound, StorageError, StorageFull
 from ..events import warn
 from ..listing import conversations
 from ..reports import Hit
 from ..textindex import Entry, IndexDamaged, Known, TextIndex
+from .answering import Asked, answer, searchable_text
 
 if TYPE_CHECKING:
     from .._engine.engine import Engine
-    from .query import Query
     from .sealed_index import WordIndex
     from .timeline import Limit
 
@@ -42,24 +40,9 @@ Progress = Callable[[int], None]  # called with the number of messages taken in
 
 _BATCH, _BATCH_BYTES = 512, 8 << 20  # messages, and bytes of text, taken in at a time
 _ROWS = 500  # conversations looked up at once
-_LONGEST = 1 << 20  # bytes: a longer text in an attachment is not indexed
 _TIGHT = 16 << 20  # free bytes: with fewer, the index does not grow
 _MANY = 256  # messages: a search that took in so many saves their segments
 _TRIES = 50  # attempts, when another process is faster
-
-
-class Asked(Struct, frozen=True):
-    """The checked arguments of a search."""
-
-    query: "Query"
-    limit: int
-    offset: int
-    ranked: bool
-    role: str | None
-    conversations: Sequence[bytes] | None
-    since: int | None
-    until: int | None
-    alive_at: int | None
 
 
 class Search:
@@ -136,7 +119,7 @@ class Search:
     # -- asking
 
     def find(self, asked: Asked, progress: Progress | None = None) -> list[Hit]:
-        """Return the hits, newest or best first. `progress` gets the number of messages that the index took in."""
+        """Return the hits. `progress` gets the number of messages that the index took in."""
         try:
             return self._find(asked, progress)
         except StorageError as error:
@@ -163,7 +146,7 @@ class Search:
                 count += some or 0
                 if progress is not None:
                     progress(count)
-            return self._hits(index, asked)
+            return answer(self._engine, index, asked)
         finally:
             index.close()
 
@@ -174,7 +157,7 @@ class Search:
         for attempt in (1, 2):
             try:
                 count, _ = self._catch_up(index, progress=progress)
-                hits = self._hits(index, asked)
+                hits = answer(self._engine, index, asked)
                 self._save(urgent_only=count < _MANY)
                 return hits
             except IndexDamaged as error:
@@ -186,52 +169,6 @@ class Search:
     def _make_again(self, index: TextIndex, error: Exception) -> None:
         warn(f"the search index is damaged and is made again: {error}")
         index.clear()
-
-    def _hits(self, index: TextIndex, asked: Asked) -> list[Hit]:
-        """Return the hits whose messages still exist."""
-        end = asked.offset + asked.limit
-        want = end
-        while True:
-            found = index.find(
-                asked.query,
-                limit=want,
-                ranked=asked.ranked,
-                role=asked.role,
-                conversations=asked.conversations,
-                since=asked.since,
-                until=asked.until,
-            )
-            rows = {row.number: row for row in self._engine.backend.messages(numbers=[hit.number for hit in found])}
-            hidden = self._hidden({row.conversation for row in rows.values()}, asked.alive_at)
-            shown = [
-                hit
-                for hit in found
-                if hit.number in rows
-                and rows[hit.number].conversation == hit.conversation
-                and hit.conversation not in hidden
-            ]
-            if len(shown) >= end or len(found) < want:
-                break
-            want *= 4
-        reader, hits = Reader(self._engine), []
-        for hit in shown[asked.offset : end]:
-            with suppress(NotFound):  # deleted at this moment
-                hits.append(self._hit(rows[hit.number], hit.score, asked.query, reader))
-        return hits
-
-    def _hidden(self, ids: set[bytes], alive_at: int | None) -> set[bytes]:
-        """Return those of these conversations that expired by then."""
-        if alive_at is None:
-            return set()
-        rows = self._engine.backend.lookup(ids=list(ids))
-        return {row.id for row in rows if row.expires_at is not None and row.expires_at <= alive_at and not row.held}
-
-    def _hit(self, row: MessageRow, score: float, query: "Query", reader: Reader) -> Hit:
-        from .snippets import snippet  # noqa: PLC0415  # only those who search need it
-
-        message = self._engine.read_message(row, lazy=True, reader=reader)
-        text, spans = snippet(_text(message.blocks), query)
-        return Hit(message.id, message.conversation, message.role, message.created_at, text, spans, score)
 
     # -- feeding
 
@@ -502,7 +439,7 @@ class Search:
 
     def _entry(self, row: MessageRow, reader: Reader) -> Entry:
         """Return a message as an entry. An unreadable message has no words; `verify` reports the reason."""
-        text = _text(self._engine.read_for_listing(row, lazy=True, reader=reader).blocks)
+        text = searchable_text(self._engine.read_for_listing(row, lazy=True, reader=reader).blocks)
         return Entry(row.number, row.conversation, row.revision, row.role, row.created_at, text)
 
 
@@ -522,15 +459,3 @@ def _start(row: ConversationRow, index: TextIndex | None, forget: list[bytes]) -
         forget.append(row.id)
         return _Start(now, None, is_held=False)
     return _Start(now, before, index is not None)
-
-
-def _text(blocks: Sequence[object]) -> str:
-    """Return the searchable text of a message: the text of all its blocks."""
-    found: list[str] = []
-    for block in blocks:
-        content = getattr(block, "content", None)
-        if isinstance(content, Attachment) and content.text and content.size <= _LONGEST and not content.is_missing:
-            content = content.load()
-        if isinstance(content, str):
-            found.append(content)
-    return "\n".join(found)

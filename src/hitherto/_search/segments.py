@@ -256,7 +256,7 @@ def _find(words: bytes, word: bytes) -> int:
     low, high = 0, len(words)
     while high - low > _NEAR:
         middle = words.find(b"\n", (low + high) // 2)
-        if middle >= high:  # one very long word
+        if middle >= high or middle == len(words) - 1:  # one very long word, or the end of the last one
             break
         if words[middle : middle + len(word)] < word:
             low = middle

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Itera
 from datetime import datetime
 from functools import partial, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, Generic, Literal, ParamSpec, TypeVar
 from uuid import UUID
 
 from .._engine.appending import OnConflict
@@ -346,7 +346,8 @@ class AsyncStore(_Facade[Store]):
         *,
         limit: int = 20,
         offset: int = 0,
-        ranked: bool = False,
+        mode: Literal["match", "nearest", "auto"] = "match",
+        order: Literal["newest", "best"] = "newest",
         role: str | None = None,
         project: Path | None = None,
         conversation: str | AsyncConversation | ConversationInfo | None = None,
@@ -360,7 +361,8 @@ class AsyncStore(_Facade[Store]):
             query,
             limit=limit,
             offset=offset,
-            ranked=ranked,
+            mode=mode,
+            order=order,
             role=role,
             project=project,
             conversation=_plain(conversation),

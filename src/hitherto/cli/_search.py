@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .. import errors
+from .._search.answering import MODES, ORDERS
 from .._system.terminal_text import escape_control_characters
 from ._completion import complete_ids
 from ._exit_codes import NOTHING
@@ -19,12 +20,14 @@ from ._store_options import Place, with_place
 from ._terminal import columns, cut, in_zone, line, moment, say, width
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from .._search.answering import Mode, Order
     from ..reports import Hit
     from ..store import Store
 
 _ROLES = ("user", "assistant", "tool_result", "event")
+NEAREST = "no message has all of these words; these are the nearest"
 _PATIENCE_SECONDS = 2.0  # to wait for other writers, before it searches read-only
 _AGO = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
 
@@ -64,7 +67,14 @@ def _moment(text: str, now: datetime) -> datetime:
 @click.command(short_help="Find messages by their words.", context_settings={"ignore_unknown_options": True})
 @click.argument("words", nargs=-1, required=True)
 @click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many at most.")
-@click.option("--ranked", is_flag=True, help="The best first, in place of the newest.")
+@click.option(
+    "--mode",
+    type=click.Choice(MODES),
+    default="auto",
+    show_default=True,
+    help="match: all words. nearest: a question in plain words. auto: the nearest if there is no match.",
+)
+@click.option("--order", type=click.Choice(ORDERS), default="newest", show_default=True, help="Of matches.")
 @click.option("--role", type=click.Choice(_ROLES), help="Only messages of this role.")
 @click.option("--conversation", "within", metavar="ID", shell_complete=complete_ids, help="Only in this conversation.")
 @click.option("--here", "only_here", is_flag=True, help="Only in conversations of this folder.")
@@ -75,12 +85,13 @@ def _moment(text: str, now: datetime) -> datetime:
 @with_place
 def search(
     place: Place, words: tuple[str, ...], within: str | None, only_here: bool, project: str | None, as_json: bool,
-    limit: int, ranked: bool, role: str | None, since: datetime | None, until: datetime | None,
+    limit: int, mode: "Mode", order: "Order", role: str | None, since: datetime | None, until: datetime | None,
 ) -> int:  # fmt: skip
-    """Find messages that have all of these WORDS, newest first.
+    """Find messages that have all of these WORDS, newest first; if there are none, the nearest ones.
 
     "several words" in quotes stand next to each other, OR between two finds either, -word leaves out what has it,
-    and wor* finds every word that begins so. Nothing found is exit code 3.
+    and wor* finds every word that begins so. The nearest messages have some of the words, in any form, best first.
+    Nothing found is exit code 3.
     """
     for word in words:
         if word.startswith("--"):  # one dash excludes a word, so click must not parse it
@@ -94,7 +105,7 @@ def search(
     def find(store: "Store") -> "list[Hit]":
         with Meter("indexing", "message") as meter:
             return store.search(
-                " ".join(words), limit=limit, ranked=ranked, role=role, project=folder, progress=meter,
+                " ".join(words), limit=limit, mode=mode, order=order, role=role, project=folder, progress=meter,
                 conversation=None if within is None else find_conversation(store, within), since=since, until=until,
             )  # fmt: skip
 
@@ -104,11 +115,24 @@ def search(
             for hit in hits:
                 print_json(hit)
         else:
+            if hits and hits[0].tier == "nearest":
+                say(NEAREST)
             titles: dict[str, str] = {}
             print_lines(text for hit in hits for text in _lines(store, hit, titles))
     if not hits:
         say("nothing was found")
     return 0 if hits else NOTHING
+
+
+def describe_hits(store: "Store", hits: "list[Hit]") -> "Iterator[str]":
+    """Yield the lines that show these hits, and their tier."""
+    if not hits:
+        yield "nothing was found"
+    elif hits[0].tier == "nearest":
+        yield NEAREST
+    titles: dict[str, str] = {}
+    for hit in hits:
+        yield from _lines(store, hit, titles)
 
 
 def _search_store(place: Place, find: "Callable[[Store], list[Hit]]") -> "tuple[Store, list[Hit]]":

@@ -28,6 +28,7 @@ COMMANDS = {
     "/retry": "ask an unanswered question again",
     "/accept": "accept an interrupted answer as it is",
     "/discard": "drop an interrupted answer",
+    "/search": "WORDS: messages of all conversations with these words, or the nearest; /fork goes on from one",
     "/save": "FILE: write the conversation to a new file; its name determines the format",
     "/new": "begin a new conversation",
     "/help": "these commands",
@@ -37,6 +38,7 @@ COMMANDS = {
 SLASH = re.compile(r"(/\w+)(?:\s+(.*))?", re.DOTALL)
 _SAY_IT = "a line that begins with a space is no command"
 _NOTHING = '""'
+_HITS = 10
 
 
 def run_command(session: Session, word: str, rest: str) -> None:
@@ -138,6 +140,18 @@ def _fork(session: Session, id: str) -> None:
         say("/fork with one of these ids goes on from there")
 
 
+def _search(session: Session, words: str) -> None:
+    from ._search import describe_hits  # noqa: PLC0415  # rare
+
+    if session.store is None:
+        say("nothing is kept, so there is nothing to search")
+    elif not words:
+        say("/search takes the words to look for, or a question")
+    else:
+        for text in describe_hits(session.store, session.store.search(words, limit=_HITS, mode="auto")):
+            say(text)
+
+
 def _go_to(session: Session, found: "Conversation") -> None:
     """Continue from a message, of this conversation or of another one."""
     talk, model = session.talk(), session.client.model
@@ -213,6 +227,7 @@ _WITH_ARGUMENT: dict[str, Callable[[Session, str], None]] = {
     "/system": _system,
     "/title": _title,
     "/fork": _fork,
+    "/search": _search,
     "/save": _save,
 }
 _WITHOUT_ARGUMENT: dict[str, Callable[[Session], None]] = {

@@ -216,9 +216,9 @@ class Viewer:
     def search(self, request: Request) -> Response:
         """The messages that have these words."""
         asked = request.query_params
-        ranked, role = bool(asked.get("best")), asked.get("role") or None
-        found = self.view.search(asked.get("q", ""), offset=_number(asked, "offset") or 0, ranked=ranked, role=role)
-        return _answer(request, found, lambda: search_page(self.links, found, ranked=ranked, role=role))
+        best, role = bool(asked.get("best")), asked.get("role") or None
+        found = self.view.search(asked.get("q", ""), offset=_number(asked, "offset") or 0, best=best, role=role)
+        return _answer(request, found, lambda: search_page(self.links, found, best=best, role=role))
 
     # -- a conversation
 

@@ -102,18 +102,18 @@ def _rounded(count: int) -> str:
     return str(count)
 
 
-def search_page(links: Links, found: SearchResults, *, ranked: bool, role: str | None) -> str:
+def search_page(links: Links, found: SearchResults, *, best: bool, role: str | None) -> str:
     """Return the hits of a search. A hit opens at the message, on its branch."""
     about = {"q": found.query, "role": role}
     orders = [
-        tag("a", name, href=links.search(**about, best=value), aria_current="page" if bool(value) == ranked else None)
+        tag("a", name, href=links.search(**about, best=value), aria_current="page" if bool(value) == best else None)
         for name, value in (("Newest first", None), ("Best first", "1"))
     ]
     roles = [
         tag(
             "a",
             name,
-            href=links.search(q=found.query, best="1" if ranked else None, role=value),
+            href=links.search(q=found.query, best="1" if best else None, role=value),
             aria_current="page" if value == role else None,
         )
         for name, value in (("All", None), ("Prompts", "user"), ("Answers", "assistant"), ("Results", "tool_result"))
@@ -128,12 +128,13 @@ def search_page(links: Links, found: SearchResults, *, ranked: bool, role: str |
         body = tag("p", found.hint or "Nothing was found. begin* finds every word that begins so.", class_="empty")
     else:
         body = tag("ol", *(_hit(links, found.query, hit) for hit in found.hits), class_="cards hits")
+    nearest = tag("p", "No message has all of these words. These are the nearest.", class_="hint")
     more = tag(
         "a",
         "More",
         class_="more",
         rel="next",
-        href=links.search(**about, best="1" if ranked else None, offset=found.offset + len(found.hits)),
+        href=links.search(**about, best="1" if best else None, offset=found.offset + len(found.hits)),
     )
     return page(
         links,
@@ -144,6 +145,7 @@ def search_page(links: Links, found: SearchResults, *, ranked: bool, role: str |
             tag("nav", *orders, tag("span", class_="gap"), *roles, class_="filters", aria_label="Order and roles"),
             class_="title",
         ),
+        nearest if found.tier == "nearest" else None,
         body,
         more if found.more else None,
         query=found.query,

@@ -409,12 +409,14 @@ class StoreView:
             first_elsewhere=elsewhere[0] if elsewhere else None,
         )
 
-    def search(self, query: str, *, offset: int = 0, ranked: bool = False, role: str | None = None) -> SearchResults:
+    def search(self, query: str, *, offset: int = 0, best: bool = False, role: str | None = None) -> SearchResults:
         """Return a page of what the search of the store finds."""
         if not query.strip():
             return SearchResults(query=query, hits=[])
         try:
-            hits = self.store.search(query, limit=PAGE + 1, offset=offset, ranked=ranked, role=role or None)
+            hits = self.store.search(
+                query, limit=PAGE + 1, offset=offset, mode="auto", order="best" if best else "newest", role=role or None
+            )
         except (InvalidQuery, InvalidArgument) as error:
             return SearchResults(query=query, hits=[], hint=f"{error}. {error.hint or ''}")
         titles: dict[str, str] = {}
@@ -433,7 +435,8 @@ class StoreView:
                     spans=list(hit.spans),
                 )
             )
-        return SearchResults(query=query, hits=found, offset=offset, more=len(hits) > PAGE)
+        tier = hits[0].tier if hits else "match"
+        return SearchResults(query=query, hits=found, offset=offset, more=len(hits) > PAGE, tier=tier)
 
     def _title(self, id: str) -> str:
         try:

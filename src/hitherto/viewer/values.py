@@ -149,6 +149,7 @@ class SearchResults(Struct, frozen=True, kw_only=True):
     offset: int = 0
     more: bool = False
     hint: str | None = None
+    tier: str = "match"  # or "nearest", if no message has all of the words
 
 
 class Found(Struct, frozen=True, kw_only=True):
