@@ -5,16 +5,18 @@ texts, and msgspec decodes each element. A file that is no array is one element:
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import IO
+
+import msgspec
 
 from ..errors import Damaged, HithertoError, InvalidMessage
 from ..snapshots import Unreadable
-from ._fields import Fields
+from ._fields import Fields, fields
 from ._files import Files
 from ._importer import decode_json
 
-MAX_ELEMENT_BYTES = 1 << 28
+MAX_ELEMENT_BYTES = 1 << 27
 _PIECE = 1 << 20
 # Up to the next bracket outside of texts; or to a quotation mark, which begins a text without an end; or to the end.
 _MARK = re.compile(rb'(?:[^"\[\]{}]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+(["\[\]{}])?', re.DOTALL)
@@ -23,17 +25,24 @@ _QUOTE = 0x22
 _BLANK = b" \t\r\n,"
 
 
-def values_in(files: Files, name: str) -> Iterator[tuple[str, object]]:
-    """Yield each value in a file with one array, or the one value of any other file, and where it stands. One that
-    cannot be read is `Unreadable`."""
+def texts_in(files: Files, name: str) -> Iterator[tuple[str, bytes | Unreadable]]:
+    """Yield the JSON text of each value in a file with one array, or of the one value of any other file, and where it
+    stands. One that is too long is `Unreadable`."""
     label = files.label(name)
     try:
         with files.open(name) as file:
             for number, found in enumerate(elements(file), 1):
                 place = f"{label}, entry {number}"
-                yield place, _value(found, place)
+                too_long = Unreadable(place, f"it has more than {MAX_ELEMENT_BYTES:,} bytes")
+                yield place, too_long if found is None else found
     except HithertoError as error:
         yield label, Unreadable(f"the rest of {label}", str(error))
+
+
+def values_in(files: Files, name: str) -> Iterator[tuple[str, object]]:
+    """Yield the same values, decoded. One that cannot be read is `Unreadable`."""
+    for place, found in texts_in(files, name):
+        yield place, found if isinstance(found, Unreadable) else _value(found, place)
 
 
 def objects_in(files: Files, name: str) -> Iterator[tuple[str, Fields | Unreadable]]:
@@ -45,13 +54,42 @@ def objects_in(files: Files, name: str) -> Iterator[tuple[str, Fields | Unreadab
             yield place, Unreadable(place, "it is no object")
 
 
-def _value(found: bytes | None, place: str) -> object:
-    if found is None:
-        return Unreadable(place, f"it has more than {MAX_ELEMENT_BYTES:,} bytes")
+def _value(found: bytes, place: str) -> object:
     try:
         return decode_json(found)
     except InvalidMessage as error:
         return Unreadable(place, str(error))
+
+
+class LazyObjects:
+    """The fields of a JSON object of objects, each decoded when it is asked for. A million of them need little more
+    memory than their text."""
+
+    def __init__(self, found: Mapping[str, object]) -> None:
+        self._found = found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __getitem__(self, name: str) -> Fields:
+        value = self._found[name]
+        try:
+            return fields(decode_json(bytes(value)) if isinstance(value, msgspec.Raw) else value)
+        except InvalidMessage:
+            return {}
+
+
+def decode_lazily(found: bytes, name: str) -> tuple[Fields, LazyObjects | None]:
+    """Decode an object, and the objects in one of its fields lazily; None if that field holds no object. Raises
+    `InvalidMessage`."""
+    try:
+        raw = msgspec.json.decode(found, type=dict[str, msgspec.Raw])
+        body = {field: decode_json(bytes(value)) for field, value in raw.items() if field != name}
+        inner: object = msgspec.json.decode(raw[name], type=dict[str, msgspec.Raw]) if name in raw else None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, InvalidMessage):
+        body = fields(decode_json(found))
+        inner = body.pop(name, None)
+    return body, LazyObjects(inner) if isinstance(inner, dict) else None
 
 
 def elements(file: IO[bytes], most: int | None = None) -> Iterator[bytes | None]:

@@ -14,13 +14,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from ..dialects._json import encode
+from ..errors import InvalidMessage
 from ..model import Block, Message
 from ..snapshots import Unreadable
 from ._fields import Fields, Setups, fields, first_text, objects, text, without
 from ._files import Files
 from ._foreign_tree import circle_records, order_tree, skip_empty
 from ._importer import Importer, clean_text, injected, parts, storable, time_us
-from ._json_elements import objects_in
+from ._json_elements import LazyObjects, decode_lazily, texts_in
 from ._media import FileIndex
 from ._types import Found, PortableConversation, PortableMessage, Source, SourceRecord
 
@@ -44,44 +45,64 @@ class ChatGPT(Importer):
     def read_files(self, files: Files, names: Sequence[str]) -> Iterator[Found]:
         media = FileIndex(files, _FILE_ID)
         for name in names:
-            for place, body in objects_in(files, name):
-                if isinstance(body, Unreadable):
-                    yield body
-                elif isinstance(body.get("mapping"), dict):
-                    yield from _conversation(body, media, place)
-                elif body:
-                    yield _without_messages(body, place)
+            for place, found in texts_in(files, name):
+                try:
+                    yield from _entry(found, media, place)
+                except InvalidMessage as error:
+                    yield Unreadable(place, str(error))
 
 
 FORMAT = ChatGPT()
 
 
-def _conversation(body: Fields, media: FileIndex, place: str) -> Iterator[Found]:
-    nodes = {id: node for id, node in fields(body["mapping"]).items() if isinstance(node, dict)}
-    said = {id: message for id, node in nodes.items() if (message := fields(node.get("message")))}
-    parents = {id: text(node.get("parent")) or None for id, node in nodes.items()}
-    times = {id: time_us(message.get("create_time")) for id, message in said.items()}
-    head = _head(text(body.get("current_node")), parents, said)
-    tree = order_tree(skip_empty(parents, said), times, last=head)
+def _entry(found: bytes | Unreadable, media: FileIndex, place: str) -> Iterator[Found]:
+    if isinstance(found, Unreadable):
+        yield found
+        return
+    body, nodes = decode_lazily(found, "mapping")
+    if nodes is not None:
+        yield from _conversation(body, nodes, media, place)
+    elif body:
+        yield _without_messages(body, place)
+    else:
+        yield Unreadable(place, "it is no object")
+
+
+def _conversation(body: Fields, nodes: LazyObjects, media: FileIndex, place: str) -> Iterator[Found]:
+    parents: dict[str, str | None] = {}
+    times: dict[str, int] = {}  # of the nodes with a message
+    for id in nodes:
+        node = nodes[id]
+        parents[id] = text(node.get("parent")) or None
+        if message := fields(node.get("message")):
+            times[id] = time_us(message.get("create_time"))
+    head = _head(text(body.get("current_node")), parents, times)
+    tree = order_tree(skip_empty(parents, times), times, last=head)
     reader = _Reader(media)
-    messages = [reader.read(id, said[id], parent, times[id]) for id, parent in tree.parents.items()]
+
+    def read() -> Iterator[PortableMessage | SourceRecord]:
+        for id, parent in tree.parents.items():
+            yield reader.read(id, fields(nodes[id].get("message")), parent, times[id])
+        yield from _description(body)
+        yield from circle_records(tree, parents)
+
     conversation = PortableConversation(
         by_id=True,
         id=_id(body, place),
         title=clean_text(text(body.get("title"))),
         metadata={"source": FORMAT.name},
-        setups=reader.setups.all,
         created_us=time_us(body.get("create_time")),
         head=clean_text(head) or None,
     )
-    yield from parts(conversation, (*messages, *_description(body), *circle_records(tree, parents)))
+    for part in parts(conversation, read()):
+        yield replace(part, setups=reader.setups.all)
 
 
 def _id(body: Fields, place: str) -> str:
     return clean_text(first_text(body, "conversation_id", "id") or place)
 
 
-def _head(at: str, parents: Mapping[str, str | None], said: Mapping[str, Fields]) -> str:
+def _head(at: str, parents: Mapping[str, str | None], said: Mapping[str, int]) -> str:
     """Return the message that the conversation stands at. A node without a message stands for the one above it."""
     walked: set[str] = set()
     while at in parents and at not in said and at not in walked:
