@@ -80,6 +80,7 @@ def _rows(bench: Bench, name: str, module: ModuleType) -> list[Row]:
             one("keep", "long", said[start : min(start + 100, most[side])])
         one.close()
     size = {side: _size(folders[side]) for side in sides}
+    tidy = {side: found for side in sides if (found := _size_maintained(name, side, folders[side])) is not None}
     cold: dict[str, list[float]] = {side: [] for side in sides}
     for _ in range(rounds):
         for side in bench.shuffled(sides):
@@ -102,9 +103,11 @@ def _rows(bench: Bench, name: str, module: ModuleType) -> list[Row]:
                 line = f"{name}: turn at {count:,}, {what}: {side} / {own}"
                 rows.append(at_most(line, ratios(_column(found[side], at), _column(found[own], at)), limit, note))
         note = f"{size[side] / 1e6:.2f} MB, {own} {size[own] / 1e6:.2f} MB{_fewer(most, own, long)}"
-        rows.append(
-            at_most(f"{name}: bytes on disk at {long:,} turns: {side} / {own}", [size[side] / size[own]], None, note)
-        )
+        line = f"{name}: bytes on disk at {long:,} turns: {side} / {own}"
+        rows.append(at_most(line, [size[side] / size[own]], None, note))
+        if side in tidy:
+            note = f"{tidy[side] / 1e6:.2f} MB"
+            rows.append(at_most(f"{line}, after maintenance", [tidy[side] / size[own]], None, note))
         note = both(cold[side], cold[own], side, own) + _fewer(most, own, long)
         rows.append(
             at_most(f"{name}: cold read of {long:,} turns: {side} / {own}", ratios(cold[side], cold[own]), None, note)
@@ -148,6 +151,15 @@ def _cold_read(name: str, side: str, warm: str, folder: str, count: int) -> floa
     if found != count:
         raise RuntimeError(f"{name}, {side}: {found} of {count} turns came back")
     return seconds
+
+
+def _size_maintained(name: str, side: str, folder: str) -> int | None:
+    """Return the bytes of a side after its maintenance; None if it has none."""
+    one = _Side(name, side, folder)
+    one("read", "long")
+    (has_one,) = one("maintain")
+    one.close()
+    return _size(folder) if has_one else None
 
 
 def _column(figures: list[list[float]], at: int) -> list[float]:

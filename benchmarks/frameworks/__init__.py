@@ -41,3 +41,6 @@ class Side(Protocol):
         """Read the conversation as the framework does when a run begins. Return how many turns there are."""
 
     async def close(self) -> None: ...
+
+    # A side that tidies its files behind its writes may have a method `maintain()`, which does it now. Then its bytes
+    # are measured before and after it.

@@ -41,7 +41,12 @@ async def _serve(name: str, which: str, folder: str) -> None:
         if side is None:
             began = time.perf_counter()
             side = kind(folder)
-        if what == "keep":
+        if what == "maintain":
+            tidy = getattr(side, "maintain", None)
+            if tidy is not None:
+                tidy()
+            print(json.dumps([tidy is not None]), flush=True)
+        elif what == "keep":
             print(json.dumps(await _keep(side, *given)), flush=True)
         else:
             count = await side.read(*given)

@@ -57,6 +57,9 @@ class Ours(_Store):
 
         self.store = ChatStore(hitherto.open(os.path.join(folder, "chats.db"), key=self.key))
 
+    def maintain(self) -> None:
+        self.store.store.maintain()
+
     async def close(self) -> None:
         self.store.store.close()
 

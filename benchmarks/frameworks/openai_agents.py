@@ -71,6 +71,9 @@ class Ours(_Session):
     def make(self, name: str) -> Any:
         return self._session(name, self.store)
 
+    def maintain(self) -> None:
+        self.store.maintain()
+
     async def close(self) -> None:
         await super().close()
         self.store.close()

@@ -75,6 +75,9 @@ class Ours:
         conversation = await self._conversations.load(name)
         return 0 if conversation is None else len(conversation.messages) // 4
 
+    def maintain(self) -> None:
+        self._store.maintain()
+
     async def close(self) -> None:
         self._store.close()
 

@@ -1,6 +1,7 @@
 """The chat store of LlamaIndex, over a stand-in. `tests/adapters/real` has the framework itself."""
 
 import asyncio
+import copy
 import sys
 from collections.abc import Coroutine, Iterator
 from importlib import import_module
@@ -64,6 +65,7 @@ def test_messages_come_back_equal_and_read_as_a_conversation(adapter: Any, store
     assert [entry["role"] for entry in hitherto.history(talk)] == ["user", "assistant", "tool", "assistant"]
     assert [hit.conversation for hit in store.search("unused")] == [talk.id]
     assert texts(side, limit=2, offset=1)[1:] == ["an import"]
+    assert texts(copy.deepcopy(side)) == texts(side)
 
 
 def test_the_oldest_are_archived_and_deleted_in_the_middle_of_a_tree(adapter: Any, store: Store) -> None:

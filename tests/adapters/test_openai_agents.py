@@ -60,7 +60,7 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
 
 
 def answer(session: Session, *items: Item) -> None:
-    run(session.hooks.on_llm_end(None, None, standin.ModelResponse(list(items))))
+    run(session.hooks.on_llm_end(None, SimpleNamespace(model="large"), standin.ModelResponse(list(items))))
 
 
 def tool_ended(session: Session, call: Item, output: object) -> None:
@@ -144,6 +144,7 @@ def test_an_answer_without_calls_waits_for_the_guardrails(store: Store) -> None:
     run(session.add_items([ANSWER]))
     talk = session.talk
     assert talk is not None
+    assert talk.model == "large"
     usage = talk.thread()[-1].usage
     assert usage is not None
     assert (usage.input_tokens, usage.output_tokens) == (12, 3)

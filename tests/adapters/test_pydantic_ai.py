@@ -23,6 +23,7 @@ CALLS = Part(
     run_id="r1",
     parts=[Part(part_kind="tool-call", tool_name="read", args={"path": "a"}, tool_call_id="c1")],
     usage={"input_tokens": 7, "output_tokens": 2},
+    model_name="large",
 )
 RESULT = Part(kind="request", run_id="r1", parts=[standin.ToolReturnPart("read", "pyflakes: an import", "c1")])
 ANSWER = Part(kind="response", run_id="r1", parts=[Part(part_kind="text", content="An unused import breaks lint.")])
@@ -95,6 +96,7 @@ def test_messages_come_back_equal_and_read_as_a_conversation(adapter: Any, store
         ("assistant", "An unused import breaks lint."),
     ]
     assert talk.usage().input_tokens == 7
+    assert talk.model == "large"
     assert hitherto.history(talk)[-1] == {"role": "assistant", "content": "An unused import breaks lint."}
 
 

@@ -94,6 +94,8 @@ class ConversationTrees:
         data = _RECORD.dump_json(record)
         new_messages = [message_of(one, entry.id) for one, entry in zip(_encode(entries), entries, strict=True)]
         runs = {entry.message.run_id for entry in entries}
+        models = [getattr(entry.message, "model_name", None) for entry in entries]
+        model = next((found for found in reversed(models) if found), None)
         for _ in range(_ATTEMPTS):
             talk = self._find(record.conversation_id) or self._begin(record, needed)
             seen, releases = talk.items.get(name), talk.items.get(_RELEASES)
@@ -108,7 +110,10 @@ class ConversationTrees:
                 raise conversations.ConversationConflict(record.conversation_id)
             try:
                 self._point(record.conversation_id, talk)
-                with self._stand(talk, there.get(parent)).batch() as batch:
+                place = self._stand(talk, there.get(parent))
+                if model is not None:
+                    place.configure(model=model)  # nothing is written if it is the same
+                with place.batch() as batch:
                     batch.extend(new_messages)
                     batch.items.put(name, data, expect=None if seen is None else seen.revision)
                     _put_releases(batch.items, releases, released)

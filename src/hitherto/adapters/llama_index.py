@@ -87,6 +87,12 @@ class ChatStore(_base.AsyncDBChatStore):
         super().__init__(location=None if isinstance(found, Store | AsyncStore) else str(found))
         self._store = open_any(found)  # type: ignore[arg-type]  # None is refused there, with a hint
 
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> "ChatStore":
+        """A copy is another chat store on the same store."""
+        copied = type(self)(self.store)
+        copied.location = self.location
+        return copied
+
     @property
     def store(self) -> Store:
         store: Store = self._store

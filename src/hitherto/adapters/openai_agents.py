@@ -71,6 +71,7 @@ class Session:
         self._location = None if isinstance(store, Store | AsyncStore) else store
         self._about: dict[str, Any] = {"title": title, "metadata": metadata}
         self._usage: list[tuple[Item, Usage]] = []  # of answers that the framework has yet to add
+        self._handle: Conversation | None = None
         self._closed = False
 
     def __repr__(self) -> str:
@@ -114,10 +115,12 @@ class Session:
         """Remove all items. The conversation stays, with its title."""
         await self._run(self._clear)
 
-    async def keep_answer(self, items: "list[TResponseInputItem]", usage: Usage | None = None) -> None:
+    async def keep_answer(
+        self, items: "list[TResponseInputItem]", usage: Usage | None = None, model: str | None = None
+    ) -> None:
         """Keep an answer now if it calls tools, as the hooks do. Another one waits for `add_items`, because guardrails
         may refuse it; its usage is counted then."""
-        await self._run(self._keep_answer, list(items), usage)
+        await self._run(self._keep_answer, list(items), usage, model)
 
     async def keep_output(self, call_id: str, item: "TResponseInputItem") -> None:
         """Keep the output of a tool beside the answer that called it, until it is added."""
@@ -166,8 +169,22 @@ class Session:
         if not items:
             return
         messages = [message_of(item, usage=self._usage_of(item)) for item in items]
-        talk = self.store.ensure(self.session_id, **self._about)
-        for journal in _journals(talk):
+        self._write(lambda talk: self._add_to(talk, items, messages))
+
+    def _write(self, work: Callable[[Conversation], object]) -> None:
+        """Write to the conversation of the session, which is made if it is not there. The handle is kept, because
+        looking for it takes about as long as the write."""
+        if self._handle is not None:
+            try:
+                work(self._handle)
+                return
+            except NotFound:  # it was purged
+                self._handle = None
+        self._handle = self.store.ensure(self.session_id, **self._about)
+        work(self._handle)
+
+    def _add_to(self, talk: Conversation, items: list[Item], messages: list[Message]) -> None:
+        for journal in _journals(talk) if any(map(call_of, items)) else ():
             places = pair(journal.answer, items)
             if any(place is not None for place in places):
                 self._confirm(talk, journal, places, items, messages)
@@ -244,7 +261,9 @@ class Session:
 
     # -- what the hooks do
 
-    def _keep_answer(self, items: list[Item], usage: Usage | None) -> None:
+    def _keep_answer(self, items: list[Item], usage: Usage | None, model: str | None) -> None:
+        if model:
+            self._write(lambda talk: talk.configure(model=model))  # nothing is written if it is the same
         if usage is not None and items:
             self._usage = [(items[-1], usage)]
         if not any(call_of(item) for item in items):
@@ -252,10 +271,14 @@ class Session:
         messages = [message_of(item, usage=self._usage_of(item)) for item in items]
         name = uuid4().hex
         keys = [f"{_JOURNAL}{name}/{number}" for number in range(len(items))]
-        talk = self.store.ensure(self.session_id, **self._about)
-        with talk.batch(on_conflict="follow") as batch:
-            batch.extend(replace(message, key=key) for message, key in zip(messages, keys, strict=True))
-            batch.items[_JOURNAL + name] = _encode([keys, items])
+        kept = [replace(message, key=key) for message, key in zip(messages, keys, strict=True)]
+
+        def write(talk: Conversation) -> None:
+            with talk.batch(on_conflict="follow") as batch:
+                batch.extend(kept)
+                batch.items[_JOURNAL + name] = _encode([keys, items])
+
+        self._write(write)
 
     def _keep_output(self, call: str, item: Item) -> None:
         talk = self.talk
@@ -302,7 +325,16 @@ def _with_outputs(items: list[Item], journal: _Journal) -> list[Item]:
     return items if at is None else [*items[: at + 1], *journal.outputs.values(), *items[at + 1 :]]
 
 
-def _as_usage(counted: Any) -> Usage:
+def _model_name(agent: Any) -> str | None:
+    """Return the name of the model of an agent, as far as the agent says."""
+    model = getattr(agent, "model", None)
+    name = model if isinstance(model, str) else getattr(model, "model", None)
+    return name if isinstance(name, str) else None
+
+
+def _as_usage(counted: Any) -> Usage | None:
+    if not (counted.input_tokens or counted.output_tokens):
+        return None
     read = getattr(getattr(counted, "input_tokens_details", None), "cached_tokens", 0) or 0
     thought = getattr(getattr(counted, "output_tokens_details", None), "reasoning_tokens", 0) or 0
     return Usage(counted.input_tokens, counted.output_tokens, cache_read_tokens=read, reasoning_tokens=thought)
@@ -321,7 +353,7 @@ def _hooks_class() -> Any:
 
         async def on_llm_end(self, context: object, agent: object, response: Any) -> None:  # noqa: ARG002  # the framework's
             usage = _as_usage(response.usage)
-            await self.session.keep_answer(response.to_input_items(), usage)
+            await self.session.keep_answer(response.to_input_items(), usage, _model_name(agent))
 
         async def on_tool_end(self, context: Any, agent: object, tool: object, result: object) -> None:  # noqa: ARG002  # as above
             call: Any = getattr(context, "tool_call", None)
