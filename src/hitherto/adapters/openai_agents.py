@@ -64,9 +64,8 @@ class Session:
         """`title` and `metadata` describe the conversation if it is made here."""
         if not isinstance(session_id, str) or not session_id:
             raise InvalidArgument("the id of a session is text, and not empty")
-        settings = import_framework("agents.memory.session_settings", "openai-agents", "openai-agents", _TRIED)
         self.session_id = session_id
-        self.session_settings = settings.coerce_session_settings({} if session_settings is None else session_settings)
+        self.session_settings = _as_settings({} if session_settings is None else session_settings)
         self.store = open_any(store)
         self._location = None if isinstance(store, Store | AsyncStore) else store
         self._about: dict[str, Any] = {"title": title, "metadata": metadata}
@@ -290,6 +289,15 @@ class Session:
     def _usage_of(self, item: Item) -> Usage | None:
         """Return the tokens of the answer that ends with this item."""
         return next((usage for last, usage in self._usage if last == item), None)
+
+
+def _as_settings(given: object) -> Any:
+    """Return settings of the framework. Versions that take no dict for them do so here."""
+    module: Any = import_framework("agents.memory.session_settings", "openai-agents", "openai-agents", _TRIED)
+    coerce = getattr(module, "coerce_session_settings", None)
+    if coerce is not None:
+        return coerce(given)
+    return module.SessionSettings(**given) if isinstance(given, dict) else given
 
 
 def _unpickle(
