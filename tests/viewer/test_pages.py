@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from hitherto import Block, Message, Store
-from hitherto.viewer import openapi, values
+from hitherto.viewer import openapi, queries, thread_view, values
 
 from ..support import scenes
 from .asking import Client, Seen
@@ -178,3 +178,63 @@ def test_every_link_of_the_pages_leads_somewhere(store: Store, base: str) -> Non
             assert all(one.startswith((f"{base}/", "https://")) for one in found), (path, found)
             waiting += [one.replace("&amp;", "&") for one in found if one.startswith("/") and "/static/" not in one]
     assert any(talk.id in path for path in seen)
+
+
+def test_the_list_is_filtered_by_what_is_known_of_a_conversation(store: Store, client: Client) -> None:
+    red = store.start(title="red", model="gpt-5", project="/p/one")
+    root = red.append(Message.user("x"))
+    red.fork(at=root.id).extend([Message.user("a"), Message.assistant("b", label="good")])
+    red.fork(at=root.id).append(Message.user("c"))
+    blue = store.start(title="blue", model="claude-sonnet", project="/p/two")
+    blue.append(Message.user("y", extra={"imported": {"id": "1", "format": "codex"}}))
+    blue.hold()
+
+    def titles(query: str) -> set[str]:
+        return {card["title"] for card in client.get(f"/index.json?{query}").json()["conversations"]}
+
+    assert titles("") == {"red", "blue"}
+    for query, only in (
+        ("model=CLAUDE", "blue"), ("source=codex", "blue"), ("held=1", "blue"), ("project=/p/two", "blue"),
+        ("forked=1", "red"), ("label=good", "red"), ("model=gpt&forked=1", "red"), ("label=good&project=/p/one", "red"),
+    ):  # fmt: skip
+        assert titles(query) == {only}, query
+    for query in ("since=2099-01-01", "until=2001-01-01", "label=good&held=1", "model=gpt&held=1", "label=bad"):
+        assert titles(query) == set(), query
+    assert titles("since=2001-01-01&until=2099-01-01") == {"red", "blue"}
+    assert client.get("/?since=yesterday").status == 400
+    assert "Nothing here fits" in client.get("/?model=nothing").text
+    assert 'value="gpt"' in client.get("/?model=gpt").text
+
+
+def test_a_filtered_list_looks_at_so_many_and_says_where_to_go_on(
+    store: Store, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "MOST_COMPARED", 50)
+    store.start(title="rare", model="special").append(Message.user("x"))
+    for number in range(120):
+        store.start(title=f"usual {number}").append(Message.user("x"))
+    seen: list[str] = []
+    path, pages = "/index.json?model=special", 0
+    while True:
+        twin = client.get(path).json()
+        seen, pages = [*seen, *(card["title"] for card in twin["conversations"])], pages + 1
+        if twin["next"] is None:
+            break
+        assert "Look further" in client.get(path.replace("/index.json", "/")).text
+        path = f"/index.json?model=special&cursor={twin['next']}"
+    assert (seen, pages) == (["rare"], 3)
+
+
+def test_a_mistake_of_the_renderer_does_not_become_a_script(
+    store: Store, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second wall: what the renderer of Markdown gives is cleaned once more."""
+    evil = '<p onclick="x()">ok</p><script>alert(1)</script><img src=x onerror=alert(1)><a href="javascript:x()">y</a>'
+    monkeypatch.setattr(thread_view, "render_answer", lambda _: evil)
+    talk = store.start()
+    talk.append(Message.assistant("a text that was never rendered before"))
+    page = client.get(f"/c/{talk.id}").text
+    assert "<p>ok</p>" in page
+    assert "alert(1)" not in page
+    assert "javascript:" not in page
+    assert "onclick" not in page

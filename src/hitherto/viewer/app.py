@@ -48,6 +48,7 @@ from .changing import (
 )
 from .door import TOO_LARGE, Door, TooLarge
 from .exporting import FORMATS, export, export_page
+from .filters import Wanted
 from .frame import STATIC, STATIC_TYPES, Links, static_file, static_version
 from .lists import conversations_page, problem_page, search_page
 from .live import Feed
@@ -201,17 +202,9 @@ class Viewer:
 
     def home(self, request: Request) -> Response:
         """The conversations, the most recently active first."""
-        asked = request.query_params
-        kind, project, label = asked.get("kind") or "chat", asked.get("project") or None, asked.get("label") or None
-        cursor = asked.get("cursor") or None
-        found = self.view.conversations(kind=kind, project=project, label=label, cursor=cursor)
-        return _answer(
-            request,
-            found,
-            lambda: conversations_page(
-                self.links, found, kind=kind, project=project, label=label, first=cursor is None
-            ),
-        )
+        wanted, cursor = Wanted.read(request.query_params), request.query_params.get("cursor") or None
+        found = self.view.conversations(wanted, cursor)
+        return _answer(request, found, lambda: conversations_page(self.links, found, wanted, first=cursor is None))
 
     def search(self, request: Request) -> Response:
         """The messages that have these words."""

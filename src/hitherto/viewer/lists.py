@@ -4,56 +4,54 @@ Each is a function from a value to a page; the value is its JSON twin.
 """
 
 from ..formats._markup import Child, Markup, tag
+from .filters import Wanted, filter_form
 from .frame import Links, count_of, facts, page, retention_badge, time_tag
 from .values import ConversationCard, ConversationList, Problem, SearchHit, SearchResults
 
 __all__ = ["conversations_page", "problem_page", "search_page"]
 
 
-def conversations_page(
-    links: Links, found: ConversationList, *, kind: str, project: str | None, label: str | None, first: bool
-) -> str:
+def conversations_page(links: Links, found: ConversationList, wanted: Wanted, *, first: bool) -> str:
     """Return the list of conversations."""
-    total = count_of(found.total, "conversation") if found.total is not None else "Conversations"
-    about = [tag("span", f"labelled {label}")] if label else []
-    about += [tag("span", f"in {project}")] if project else []
-    filters: list[Child] = []
+    title = count_of(found.total, "conversation") if found.total is not None else "Conversations"
+    kinds: list[Child] = []
     if len(found.kinds) > 1:
-        filters = [
+        kinds = [
             tag(
                 "a",
                 one,
-                href=links.home(kind=None if one == "chat" else one),
-                aria_current="page" if one == kind else None,
+                href=links.home(**Wanted(kind=one).query),
+                aria_current="page" if one == wanted.kind else None,
             )
             for one in found.kinds
         ]
     rows = [_card(links, card) for card in found.conversations]
-    empty = tag(
-        "p",
-        "Nothing is here yet. What hitherto chat, a recorder or an import keeps appears on this page.",
-        class_="empty",
-    )
-    older = tag(
-        "a",
-        "Older conversations",
-        href=links.home(cursor=found.next, kind=kind if kind != "chat" else None, project=project),
-        class_="more",
-        rel="next",
-    )
+    words = "Nothing is here yet. What hitherto chat, a recorder or an import keeps appears on this page."
+    if wanted.query or not first:
+        words = "Nothing here fits." if found.next is None else "Nothing so far fits."
+    older = "Older conversations" if rows else "Look further"
     return page(
         links,
         "Conversations",
         tag(
             "header",
-            tag("h1", total),
-            tag("p", facts(*about, tag("a", "all of them", href=links.home())), class_="facts") if about else None,
-            tag("nav", *filters, class_="filters", aria_label="Kinds") if filters else None,
+            tag("h1", title),
+            tag("nav", *kinds, class_="filters", aria_label="Kinds") if kinds else None,
+            filter_form(links, wanted) if rows or wanted.query or not first else None,
             class_="title",
         ),
-        tag("ol", *rows, class_="cards") if rows else empty,
-        older if found.next else None,
-        None if first else tag("a", "Newest conversations", href=links.home(), class_="more"),
+        tag("ol", *rows, class_="cards") if rows else tag("p", words, class_="empty"),
+        tag("a", older, href=links.home(cursor=found.next, **wanted.query), class_="more", rel="next")
+        if found.next
+        else None,
+        None if first else tag("a", "Newest conversations", href=links.home(**wanted.query), class_="more"),
+        tag(
+            "nav",
+            tag("a", "Usage", href=links.to("/usage")),
+            tag("a", "Retention", href=links.to("/retention")),
+            class_="filters narrow",
+            aria_label="More pages",
+        ),
         body_class="list",
         page="list",
     )

@@ -57,6 +57,12 @@ TWINS = (
             Parameter("kind", "A kind other than chat."),
             Parameter("project", "Only conversations of this folder."),
             Parameter("label", "Only those with a message of this label."),
+            Parameter("model", "Only those whose model has this in its name."),
+            Parameter("source", "Only those that came from this program."),
+            Parameter("since", "Only those that were active on this day or later."),
+            Parameter("until", "Only those that were active on this day or before."),
+            Parameter("forked", "Only those with branches, if it is 1."),
+            Parameter("held", "Only those on hold, if it is 1."),
         ),
     ),
     Twin(

@@ -24,6 +24,7 @@ from ..formats._message_html import gist_of
 from ..formats._sections import text_in
 from ..model import Block, Saved, to_datetime
 from ..retention import Candidate, decide
+from .filters import Wanted
 from .outline import Outline
 from .values import (
     Comparison,
@@ -54,6 +55,7 @@ PAGE = 25  # conversations of a list
 WINDOW = 100  # messages that are fetched at a time
 FIRST_WINDOW = 40  # messages of the first page: the rest follows while people read
 MOST_PROMPTS = 400
+MOST_COMPARED = 500  # conversations that one page of a filtered list looks at
 _OUTLINES, _CARDS = 32, 2_000  # that are remembered
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,", re.IGNORECASE)
 
@@ -173,25 +175,39 @@ class StoreView:
 
     # -- the list
 
-    def conversations(
-        self, *, kind: str = CHAT, project: str | None = None, cursor: str | None = None, label: str | None = None
-    ) -> ConversationList:
-        """Return a page of the list."""
+    def conversations(self, wanted: Wanted, cursor: str | None = None) -> ConversationList:
+        """Return a page of the list. With filters that are compared card by card it has a few more cards than usual, or
+        fewer: it looks at `MOST_COMPARED` conversations, and its cursor goes on from there."""
         kinds = sorted({CHAT, *conversation_kinds(self.store.backend)})
         policy, now = self.store.retention, datetime.now(UTC)
-        if label:
-            ids = dict.fromkeys(m.conversation for m in self.store.messages(label=label, attachments="lazy"))
+        if wanted.label:
+            ids = dict.fromkeys(m.conversation for m in self.store.messages(label=wanted.label, attachments="lazy"))
             talks = [self.store.conversation(id) for id in list(ids)[:WINDOW]]
             cards = [self._card_of_talk(talk, policy, now) for talk in talks]
+            cards = [card for card in cards if wanted.project in ("", card.project) and wanted.fits(card)]
             return ConversationList(conversations=cards, kinds=kinds)
-        page = self.store.conversations(
-            limit=PAGE, cursor=cursor, kind=kind, project=project, total=cursor is None, include_expired=True
-        )
-        cards = []
-        for info in page:
-            with suppress(NotFound):  # purged since it was listed
-                cards.append(self._card(info, policy, now))
-        return ConversationList(conversations=cards, next=page.next_cursor, total=page.total, kinds=kinds)
+        found: list[ConversationCard] = []
+        total = None
+        for _ in range(MOST_COMPARED // PAGE):
+            page = self.store.conversations(
+                limit=PAGE,
+                cursor=cursor,
+                kind=wanted.kind,
+                project=wanted.project or None,
+                total=cursor is None and not wanted.is_narrow,
+                include_expired=True,
+            )
+            total, cursor = page.total if total is None else total, page.next_cursor
+            cards = []
+            for info in page:
+                with suppress(NotFound):  # purged since it was listed
+                    cards.append(self._card(info, policy, now))
+            found += [card for card in cards if not wanted.is_narrow or wanted.fits(card)]
+            if cards and wanted.is_past(cards[-1]):
+                cursor = None
+            if cursor is None or len(found) >= PAGE:
+                break
+        return ConversationList(conversations=found, next=cursor, total=total, kinds=kinds)
 
     def _card(self, info: "ConversationInfo", policy: "RetentionPolicy | None", now: datetime) -> ConversationCard:
         if info.problem is not None:
