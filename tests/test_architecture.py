@@ -33,7 +33,13 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     (
         *("attachment", "ids", "keys", "model", "reports", "retention", "sanitiser.*", "telemetry"),
-        *("_system.config_file", "_system.locations", "_system.task_threads", "_system.terminal_text"),
+        *(
+            "_system.config_file",
+            "_system.local_server",
+            "_system.locations",
+            "_system.task_threads",
+            "_system.terminal_text",
+        ),
         *("_engine.breaker", "_engine.compression", "_engine.process", "_search.query", "_search.word_stems"),
     ),
     ("dialects.*", "snapshots.*", "_http_hooks"),
@@ -80,7 +86,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("opening", "copying", "threads", "aio._append_queue", "aio._state"),
     ("aio.__init__",),
     ("recorder.*", "formats.*", "records.*", "rescue", "usage.*"),
-    ("__init__", "testing.*", "testing.conformance.*", "adapters.*", "viewer.*"),
+    ("__init__", "testing.*", "testing.conformance.*", "adapters.*", "viewer.*", "gateway.*"),
     ("cli.*", "__main__"),
 )
 TITLES = (
@@ -97,7 +103,7 @@ TITLES = (
     "opening, copying, the narrow protocols",
     "the async facade",
     "recording, files, records",
-    "the public names; tools for tests; adapters for frameworks; the viewer",
+    "the public names; tools for tests; adapters for frameworks; the viewer; the gateway",
     "the command line",
 )
 FOR_BACKENDS = {"_system.forks", "_system.own_files", "backend", "errors", "ids", "textindex", "_search.query"}

@@ -32,6 +32,7 @@ class Entry(NamedTuple):
 _TALK, _LOOKING, _MOVING, _CARE = "Talk", "Look and arrange", "Out and in", "Care"
 COMMANDS = {
     "chat": Entry("_chat", "Talk to a language model; the conversation is kept.", _TALK),
+    "gateway": Entry("_gateway", "Keep what any program says to its model, through a local address.", _TALK),
     "login": Entry("_login", "Keep the key of a provider.", _TALK),
     "logout": Entry("_login", "Forget the key of a provider.", _TALK),
     "list": Entry("_list", "List the conversations, a line each (ls).", _LOOKING),

@@ -40,6 +40,11 @@ def dialects_of(provider: str | None) -> list[str]:
     return [name for name, known in _PROVIDERS.items() if provider in (None, known)]
 
 
+def dialect_of_path(path: str) -> str | None:
+    """The dialect of the requests that are posted to a path; None if these are no chat."""
+    return next((name for paths in _PATHS.values() for end, name in paths if path.endswith(end)), None)
+
+
 class Listening:
     """The recorders of one client: one for each dialect that it speaks."""
 
@@ -81,10 +86,9 @@ class Listening:
         """The dialect of a request; None if it is no chat."""
         if sent.method != "POST":
             return None
-        for provider, paths in _PATHS.items():
-            for end, name in paths:
-                if sent.path.endswith(end):
-                    return name if self.provider in (None, provider) and self._dialect in (None, name) else None
+        found = dialect_of_path(sent.path)
+        if found is not None:
+            return found if self.provider in (None, _PROVIDERS[found]) and self._dialect in (None, found) else None
         if self._dialect is None or sent.path.replace(":", "/").rpartition("/")[2] in _OTHERS:
             return None
         return self._dialect if _has_field(sent.body, FIELDS[self._dialect]) else None
@@ -148,6 +152,10 @@ class RecordedExchange:
             if not self._is_broken:
                 warn(f"a stream could not be understood from here on: {error}")
             self._is_broken = True
+
+    def is_complete(self) -> bool:
+        """Has the provider marked the end of a stream? What follows in it says nothing more."""
+        return self._partial is not None and not self._is_broken and self._partial.answer().complete
 
     def end(self) -> None:
         """Keep the response, or as much of it as has come. An error here becomes a warning: the caller has paid for the

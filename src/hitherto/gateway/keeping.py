@@ -1,0 +1,97 @@
+"""Keep what passes through the gateway: one recorder for each dialect and user, over one store.
+
+A request is kept whole or by its new messages, as `recorder` does for the SDKs of this process. By default the gateway
+fails open: if the store cannot take an exchange, the program goes on, and the loss is reported once and counted. A
+later request of the same conversation mostly brings the lost messages along, in its history.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .._engine.creating import build_meta
+from .._http_hooks import Sent
+from ..dialects import dialect as find_dialect
+from ..errors import HithertoError
+from ..recorder import into
+from ..recorder._recorder import Recorder
+from ..recorder._sdk import Listening, RecordedExchange
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+__all__ = ["CONVERSATION", "USER", "Keeper"]
+
+CONVERSATION, USER = "x-hitherto-conversation", "x-hitherto-user"  # headers of ours; they are not passed on
+_MAX_USERS = 256  # whose recorders are kept ready
+_PARTIAL_SECONDS = 1.0
+
+Report = Callable[[str], None]
+
+
+class Keeper:
+    """The recorders of one gateway."""
+
+    def __init__(self, store: "Store", *, report: Report, project: Path | None = None) -> None:
+        self.store = store
+        self._report = report
+        self._about = build_meta(store.engine, "", None, None, project)
+        self._lock = threading.Lock()
+        self._users: OrderedDict[str, Listening] = OrderedDict()  # the one that was heard last is at the end
+        self.lost = 0  # exchanges that could not be kept
+
+    def begin(self, sent: Sent) -> RecordedExchange | None:
+        """Keep a request. None if it is no chat. Raises `HithertoError` if it cannot be kept."""
+        user, name = sent.headers.get(USER, ""), sent.headers.get(CONVERSATION, "")
+        listening = self._listening(user)
+        talk = None if not name else self.store.ensure(name, metadata={"user": user} if user else None)
+        with nullcontext() if talk is None else into(talk):
+            return listening.on_request(sent)
+
+    def lose(self, error: Exception) -> None:
+        """Count an exchange that could not be kept. The first one is reported."""
+        with self._lock:
+            self.lost += 1
+            is_first = self.lost == 1
+        if is_first:
+            shown = str(error) if isinstance(error, HithertoError) else type(error).__name__
+            self._report(f"not kept: {shown}. The program goes on; this is said once, and counted until the end")
+
+    def close(self) -> None:
+        """Write what is held, and end every recording. Raises the first error."""
+        failure: HithertoError | None = None
+        with self._lock:
+            users = list(self._users.values())
+        for listening in users:
+            failure = _close(listening) or failure
+        if failure is not None:
+            raise failure
+
+    def _listening(self, user: str) -> Listening:
+        with self._lock:
+            found = self._users.pop(user, None) or self._open()
+            self._users[user] = found
+            idle = self._users.popitem(last=False)[1] if len(self._users) > _MAX_USERS else None
+        if idle is not None:
+            _close(idle)
+        return found
+
+    def _open(self) -> Listening:
+
+        def make(name: str, provider: str) -> Recorder:
+            return Recorder(self.store, find_dialect(name), provider, self._about, None, _PARTIAL_SECONDS)
+
+        return Listening(None, make, kind="gateway")
+
+
+def _close(listening: Listening) -> HithertoError | None:
+    failure: HithertoError | None = None
+    for recorder in listening.recorders():
+        try:
+            recorder.close()
+        except HithertoError as error:
+            failure = failure or error
+    return failure

@@ -1,0 +1,36 @@
+"""How the gateway's server runs.
+
+It answers as long as a model thinks: nothing here has a time limit but the end, when what has come is kept.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["configure"]
+
+_CLOSING_SECONDS = 3  # for answers that are on their way when it ends; what has come of them is kept
+_MAX_HEAD_BYTES = 256 << 10  # of the headers of a request: some programs send long tokens
+_IDLE_SECONDS = 60  # after which a connection is closed; longer than programs keep theirs for reuse
+
+
+def configure(app: "Callable[..., Any]") -> uvicorn.Config:
+    """Return how the server runs: on one thread, quietly, with no limit but the machine's."""
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        timeout_graceful_shutdown=_CLOSING_SECONDS,
+        timeout_keep_alive=_IDLE_SECONDS,
+        server_header=False,
+        date_header=False,
+        lifespan="on",
+        ws="none",
+        loop="asyncio",
+        http="auto",
+        h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
+    )
