@@ -14,18 +14,20 @@ from typing import TYPE_CHECKING
 
 from .._engine.creating import build_meta
 from .._http_hooks import Sent
+from ..conversation import Conversation
 from ..dialects import dialect as find_dialect
 from ..errors import HithertoError
 from ..recorder import into
 from ..recorder._recorder import Recorder
-from ..recorder._sdk import Listening, RecordedExchange
+from ..recorder._responses import decode_request
+from ..recorder._sdk import Listening, RecordedExchange, dialect_of_path
+from .belonging import Belonging, find_belonging
 
 if TYPE_CHECKING:
     from ..store import Store
 
-__all__ = ["CONVERSATION", "USER", "Keeper"]
+__all__ = ["Keeper"]
 
-CONVERSATION, USER = "x-hitherto-conversation", "x-hitherto-user"  # headers of ours; they are not passed on
 _MAX_USERS = 256  # whose recorders are kept ready
 _PARTIAL_SECONDS = 1.0
 
@@ -38,18 +40,29 @@ class Keeper:
     def __init__(self, store: "Store", *, report: Report, project: Path | None = None) -> None:
         self.store = store
         self._report = report
-        self._about = build_meta(store.engine, "", None, None, project)
+        self._project = project
         self._lock = threading.Lock()
         self._users: OrderedDict[str, Listening] = OrderedDict()  # the one that was heard last is at the end
         self.lost = 0  # exchanges that could not be kept
 
     def begin(self, sent: Sent) -> RecordedExchange | None:
         """Keep a request. None if it is no chat. Raises `HithertoError` if it cannot be kept."""
-        user, name = sent.headers.get(USER, ""), sent.headers.get(CONVERSATION, "")
-        listening = self._listening(user)
-        talk = None if not name else self.store.ensure(name, metadata={"user": user} if user else None)
+        if dialect_of_path(sent.path) is None:
+            return None
+        decode_request(sent.body)  # a body that is no request begins no conversation
+        belonging = find_belonging(sent)
+        listening = self._listening(belonging.user)
+        talk = self._find_conversation(belonging)
         with nullcontext() if talk is None else into(talk):
-            return listening.on_request(sent)
+            return listening.on_request(sent, is_main=belonging.is_main)
+
+    def _find_conversation(self, belonging: Belonging) -> Conversation | None:
+        """The conversation that a request belongs to, or the run of a sub-agent beside it. None: its history tells."""
+        if belonging.key is None:
+            return None
+        metadata = {"user": belonging.user} if belonging.user else None
+        talk = self.store.ensure(belonging.key, metadata=metadata, project=self._project)
+        return talk if belonging.run is None else talk.subagent(*belonging.run)
 
     def lose(self, error: Exception) -> None:
         """Count an exchange that could not be kept. The first one is reported."""
@@ -72,17 +85,18 @@ class Keeper:
 
     def _listening(self, user: str) -> Listening:
         with self._lock:
-            found = self._users.pop(user, None) or self._open()
+            found = self._users.pop(user, None) or self._open(user)
             self._users[user] = found
             idle = self._users.popitem(last=False)[1] if len(self._users) > _MAX_USERS else None
         if idle is not None:
             _close(idle)
         return found
 
-    def _open(self) -> Listening:
+    def _open(self, user: str) -> Listening:
+        about = build_meta(self.store.engine, "", None, {"user": user} if user else None, self._project)
 
         def make(name: str, provider: str) -> Recorder:
-            return Recorder(self.store, find_dialect(name), provider, self._about, None, _PARTIAL_SECONDS)
+            return Recorder(self.store, find_dialect(name), provider, about, None, _PARTIAL_SECONDS, scope=user)
 
         return Listening(None, make, kind="gateway")
 

@@ -17,9 +17,10 @@ from typing import Any
 from .._http_hooks import Sent
 from ..errors import HithertoError
 from ..recorder._sdk import dialect_of_path
+from .belonging import CONVERSATION, USER
 from .copying import Copy, Endings
 from .decoding import CannotDecode, decode
-from .keeping import CONVERSATION, USER, Keeper
+from .keeping import Keeper
 from .sending import Answer, Sender, UpstreamFailed, forwardable
 from .upstreams import Upstream
 

@@ -17,7 +17,7 @@ from ..errors import Damaged, InvalidArgument, NotFound
 from ..ids import show_conversation_id
 from ..model import Setup
 from ._closing import OpenRecordings
-from ._history_match import History, Tree, last_answer, last_exchanges
+from ._history_match import History, Step, Tree, last_answer, last_exchanges
 from ._into import current_conversation
 from ._recorded_conversation import Claim, RecordedConversation
 from ._sent_requests import SentRequest, SentRequests
@@ -40,9 +40,16 @@ class KnownConversations:
     """The conversations that one recorder knows."""
 
     def __init__(
-        self, store: "Store", dialect: Dialect, sent: SentRequests, open: OpenRecordings, pinned: Conversation | None
+        self,
+        store: "Store",
+        dialect: Dialect,
+        sent: SentRequests,
+        open: OpenRecordings,
+        pinned: Conversation | None,
+        scope: str = "",
     ) -> None:
-        """`pinned` takes all requests that are recorded outside of `into`."""
+        """`pinned` takes all requests that are recorded outside of `into`; `scope` is that of `Recorder`."""
+        self._scope = scope
         self._store = store
         self._dialect = dialect
         self._sent = sent
@@ -162,6 +169,11 @@ class KnownConversations:
 
     # -- the conversation that a history belongs to
 
+    def opening_of(self, first: Step) -> str:
+        """The opening under which a conversation is stored that begins with this message."""
+        digest = first.digest.hex()
+        return session_name(f"{digest} {self._scope}") if self._scope else digest
+
     def find(self, history: History, setup: Setup, after: str | None, within: str | None) -> Claim | None:
         """Find and claim the conversation that a history belongs to. None means that it begins a new one."""
         with self._lock:
@@ -176,7 +188,7 @@ class KnownConversations:
             if not last_answer(history) or (best is not None and self._is_certain(best[0].tree, history)):
                 return self._claim_target(best or self._find_repeated(ours, history, setup))
         # Other recorders may have continued or begun it.
-        stored = self._load_openings([step.digest.hex() for step in history[0]])
+        stored = self._load_openings([self.opening_of(step) for step in history[0]])
         with self._choosing:
             best = self._find_best(stored if best is None else [best[0], *stored], history)
             return self._claim_target(best or self._find_repeated(ours, history, setup))

@@ -158,6 +158,13 @@ class RecordedConversation:
         to the newest message of the main flow."""
         return self.talk.subagent(SIDE_CALL, uuid4().hex[:12], call=self.newest)
 
+    def open_root(self) -> Conversation:
+        """A handle for a history that the client has begun anew: a new root on the main flow, linked to the newest
+        message, as a compaction is."""
+        here = self.talk.fork()
+        link = None if here.at is None else self.talk.engine.message_ids.number(here.at)
+        return Conversation(HandlePosition(self.talk.state, None, link=link))
+
     def _index(self, messages: Sequence[Saved], history: History = ()) -> None:
         for i, message in enumerate(messages):
             if not self._is_ours(message):

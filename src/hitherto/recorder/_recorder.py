@@ -66,7 +66,10 @@ class Recorder:
         partial_seconds: float = PARTIAL_SECONDS,
         checkpoints: Checkpoints | None = None,
         sanitiser: "Sanitiser | None" = None,
+        scope: str = "",
     ) -> None:
+        """`scope` keeps recorders apart that share a store: a history is found only among the conversations that were
+        begun in the same one."""
         self.store = store
         self.dialect = dialect
         self.provider = provider
@@ -81,7 +84,7 @@ class Recorder:
             checkpoints.register_store(store)
         self.sent = SentRequests()
         self._open_recordings = open_recordings(store.engine)
-        self._conversations = KnownConversations(store, dialect, self.sent, self._open_recordings, conversation)
+        self._conversations = KnownConversations(store, dialect, self.sent, self._open_recordings, conversation, scope)
         self.latest_answer: tuple[RecordedConversation, str] | None = None
         self._open_recordings.watch(self)
 
@@ -169,13 +172,16 @@ class Recorder:
         session: str | None = None,
         inherits: bool = False,
         is_alone: bool = False,
+        is_main: bool = False,
         found: RecordedConversation | None = None,
     ) -> Place:
         """Keep the new part of a history before it is sent. Returns the place where its answer goes.
 
         `session` is the caller's own name for requests that belong together. `inherits`: the system prompt and the
         tools are those of the answer that the request continues. `is_alone`: the client holds one conversation, and
-        sends no request beside it. `found`: the conversation that the request continues, if `go_on` has found it.
+        sends no request beside it. `is_main`: the request belongs to the main flow of the conversation that is named,
+        also where it does not continue it, because the client has replaced its history by a summary. `found`: the
+        conversation that the request continues, if `go_on` has found it.
         """
         for _ in range(_MAX_SEARCHES):
             named, follower = self._conversations.find_named(session)
@@ -188,7 +194,9 @@ class Recorder:
                 return self._begin(request, session)
             try:
                 go_on = partial(self._go_on, claim.recorded, request, after or within)
-                place = go_on(is_named=named is not None, inherits=inherits, is_alone=is_alone)
+                place = go_on(
+                    is_named=named is not None, inherits=inherits, is_alone=is_alone or is_main, is_main=is_main
+                )
                 place.recorded.expect_answer(place)
             except NotFound:
                 if self._conversations.is_pinned(claim.recorded) or follower is not None:
@@ -271,6 +279,7 @@ class Recorder:
         is_named: bool,
         inherits: bool,
         is_alone: bool,
+        is_main: bool,
     ) -> Place:
         recorded = self._conversations.use(recorded)
         with recorded.lock:
@@ -281,7 +290,7 @@ class Recorder:
                 return self._go_on_from(recorded, at, request, inherits=inherits)
             found = recorded.tree.follow(request.history, is_bound=is_named)
             if is_named and not self._continues(recorded, found, request, is_alone=is_alone):
-                place = Place(recorded, recorded.open_side_call())
+                place = Place(recorded, recorded.open_root() if is_main else recorded.open_side_call())
                 self._add(place, request.messages, request.setup)
                 return place
             return self._add_rest(recorded, found, request)
@@ -342,7 +351,7 @@ class Recorder:
             check_size(drafts, limit)
             return drafts
 
-        opening = history[0][0].digest.hex() if history and history[0] else None
+        opening = self._conversations.opening_of(history[0][0]) if history and history[0] else None
         opening = opening if session is None else session_name(session)
         with_mark = More(items=lambda state, _: (new_mark(state),))
         about = replace(self._about, opening=opening)

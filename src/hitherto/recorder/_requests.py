@@ -24,22 +24,30 @@ from ._sent_requests import SentRequest
 FIELDS = {"openai-chat": "messages", "openai-responses": "input", "anthropic": "messages", "gemini": "contents"}
 
 
-def keep_request(recorder: Recorder, data: bytes, model: str | None, session: str | None) -> Place:
+def keep_request(
+    recorder: Recorder, data: bytes, model: str | None, session: str | None, *, is_main: bool = False
+) -> Place:
     """Keep the new messages of a request before it is sent. `model` is the one that its path names, if the body names
-    none."""
+    none. `is_main` is that of `Recorder.ask`."""
     earlier = recorder.sent.find(data)
     found = None if earlier is None else _keep_rest(recorder, earlier, data, model, session)
-    return found if isinstance(found, Place) else _keep_whole(recorder, data, model, session, found)
+    return found if isinstance(found, Place) else _keep_whole(recorder, data, model, session, found, is_main=is_main)
 
 
 def _keep_whole(
-    recorder: Recorder, data: bytes, model: str | None, session: str | None, known: RecordedConversation | None = None
+    recorder: Recorder,
+    data: bytes,
+    model: str | None,
+    session: str | None,
+    known: RecordedConversation | None = None,
+    *,
+    is_main: bool = False,
 ) -> Place:
     body = decode_request(data)
     heard = recorder.dialect.parse_request(body)
     setup = recorder.clean_setup(_with_model(heard.setup, model))
     request = recorder.prepare(keepable_messages(heard.messages), setup)
-    ask = partial(recorder.ask, request, session=session, found=known)
+    ask = partial(recorder.ask, request, session=session, found=known, is_main=is_main)
     place = ask(after=heard.after, within=heard.within, inherits=heard.inherits)
     is_plain = place.position is not None and not _is_held_elsewhere(heard)
     found = locate(data, FIELDS[recorder.dialect.name]) if is_plain else None

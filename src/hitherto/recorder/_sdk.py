@@ -71,8 +71,9 @@ class Listening:
         with self._lock:
             return list(self._recorders.values())
 
-    def on_request(self, sent: Sent) -> "RecordedExchange | None":
-        """Keep the messages of a request before it is sent. None if the request is no chat."""
+    def on_request(self, sent: Sent, *, is_main: bool = False) -> "RecordedExchange | None":
+        """Keep the messages of a request before it is sent. None if the request is no chat. `is_main` is that of
+        `Recorder.ask`."""
         self._count += 1
         name = self._find_dialect(sent)
         if name is None:
@@ -80,7 +81,7 @@ class Listening:
         recorder = self.recorder(name)
         model = sent.path.rpartition("/")[2].rpartition(":")[0] if name == "gemini" else None
         session = next((sent.headers[header] for header in _SESSIONS if sent.headers.get(header)), None)
-        return RecordedExchange(recorder, keep_request(recorder, sent.body, model, session))
+        return RecordedExchange(recorder, keep_request(recorder, sent.body, model, session, is_main=is_main))
 
     def _find_dialect(self, sent: Sent) -> str | None:
         """The dialect of a request; None if it is no chat."""
