@@ -1,6 +1,7 @@
 """Going on in another program, and coming back as a branch.
 
-The lines were tried with Claude Code 2.1.197: `claude --resume` sends the turns that they hold.
+The lines were tried with Claude Code 2.1.197 and Codex 0.169.0: `claude --resume` and `codex exec resume` send the
+turns that they hold.
 
 Requirements: F4.
 """

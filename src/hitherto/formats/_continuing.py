@@ -263,7 +263,6 @@ class _Codex(_Writing):
         yield {"timestamp": first, "type": "session_meta", "payload": {
             "id": self.session, "timestamp": first, "cwd": str(self.folder), "originator": "codex_cli_rs",
             "cli_version": self.talk.metadata.get("source_version", "0.40.0"), "instructions": None, "source": "cli",
-            "model_provider": "openai",
         }}  # fmt: skip
         for message, entries in found:
             for entry in entries:
