@@ -287,3 +287,30 @@ def test_compaction_takes_the_place_of_what_it_sums_up(store: Store) -> None:
     run(compacting.add_items([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]))
     run(compacting.run_compaction({"force": True}))
     assert [item.get("type") for item in run(session.get_items())] == ["compaction"]
+
+
+def test_files_of_the_frameworks_own_sessions_are_imported(store: Store, tmp_path: Path) -> None:
+    """E4. Items are equal, a branch shares its beginning, and a second import adds nothing."""
+    advanced = pytest.importorskip("agents.extensions.memory").AdvancedSQLiteSession
+
+    async def write() -> dict[str, list[Any]]:
+        plain = SQLiteSession("plain", tmp_path / "plain.db", sessions_table="users", messages_table="items")
+        await talk(agent([thought(), call("fast")], [said("Done.")]), "Hi", plain, streamed=False)
+        branched = advanced(session_id="branched", db_path=tmp_path / "branched.db", create_tables=True)
+        for number in range(3):
+            await talk(agent([said(f"answer {number}")]), f"question {number}", branched, streamed=False)
+        before = await branched.get_items()
+        await branched.create_branch_from_turn(2, "other")
+        await talk(agent([said("another answer")]), "another question", branched, streamed=False)
+        return {"plain": await plain.get_items(), "main": before, "other": await branched.get_items()}
+
+    items = run(write())
+    paths = [tmp_path / "plain.db", tmp_path / "branched.db"]
+    assert [hitherto.formats.load(path, store).messages for path in paths] == [5, 8]
+    assert [hitherto.formats.load(path, store).messages for path in paths] == [0, 0]
+    assert run(Session("plain", store).get_items()) == items["plain"]
+    assert run(Session("branched", store).get_items()) == items["other"]
+    kept = store.find("branched")
+    assert kept is not None
+    threads = [[m.raw for m in kept.fork(at=branch.id).thread()] for branch in kept.branches()]
+    assert sorted(threads, key=len) == [items["other"], items["main"]]
