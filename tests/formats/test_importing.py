@@ -313,7 +313,9 @@ def test_a_dry_run_says_the_same_and_writes_nothing(store: Store, tmp_path: Path
     assert formats.load(path, store, dry_run=True).known == 1204
 
 
-def test_two_imports_at_once_double_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("server", [False, True], ids=["sqlite", "postgres"])
+def test_two_imports_at_once_double_nothing(server: bool, tmp_path: Path) -> None:
+    place = new_database().url() if server else str(tmp_path / "a.db")
     names = [put(tmp_path / f"s{n}", *(line(f"{m}", f"{m - 1}" if m else None, toy=f"t{n}") for m in range(300)))
              for n in range(4)]  # fmt: skip
     child = put(tmp_path / "child", *(line(f"{m}", f"{m - 1}" if m else None, toy="c", forked="t0") for m in range(9)))
@@ -321,7 +323,7 @@ def test_two_imports_at_once_double_nothing(tmp_path: Path) -> None:
 
     def work(order: list[Path]) -> None:
         try:
-            with hitherto.open(tmp_path / "a.db") as store:
+            with hitherto.open(place) as store:
                 for path in order:
                     formats.load(path, store)
         except BaseException as error:  # noqa: BLE001  # shown by the test
@@ -333,7 +335,7 @@ def test_two_imports_at_once_double_nothing(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert problems == []
-    with hitherto.open(tmp_path / "a.db") as store:
+    with hitherto.open(place) as store:
         assert (store.stats().conversations, store.stats().messages) == (4, 1200)
 
 
@@ -429,3 +431,29 @@ def test_a_dry_run_knows_a_fork_of_what_would_be_brought_in(plain: Store, tmp_pa
     dry = formats.load(tmp_path, plain, dry_run=True)
     report = formats.load(tmp_path, plain)
     assert (dry.new, dry.messages) == (report.new, report.messages) == (1, 3)
+
+
+def test_a_store_that_got_a_copy_knows_its_messages(plain: Store, tmp_path: Path) -> None:
+    path = put(tmp_path / "s", *FORK)
+    formats.load(path, plain)
+    with hitherto.open("memory:") as other:
+        formats.copy(plain, other)
+        put(path, *FORK, line("5", "4"))
+        assert formats.load(path, other).messages == 1
+        assert formats.load(path, other).messages == 0
+        put(path, *FORK, line("5", "4"), line("6", "5"))
+        assert formats.load(path, other).messages == 1
+        assert tree(other) == {("1", "2", "3"), ("1", "2", "4", "5", "6")}
+
+
+@pytest.mark.parametrize("reencrypt", [False, True])
+def test_marks_and_index_outlive_a_rotation_of_keys(reencrypt: bool, tmp_path: Path) -> None:
+    path, gone = put(tmp_path / "s", *FORK), put(tmp_path / "g", line("g", toy="g1"))
+    with hitherto.open(tmp_path / "a.db", key=Key.generate()) as store:
+        formats.load(gone, store)
+        store.purge(newest(store), reason="user-requested")
+        formats.load(path, store)
+        store.rotate(Key.generate(), reencrypt=reencrypt)
+        assert formats.load(path, store).messages == 0
+        assert formats.load(gone, store).purged == 1
+        assert store.verify().ok
