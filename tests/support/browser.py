@@ -85,6 +85,10 @@ class Browser:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
+class Gone(Exception):
+    """The page went to another address while it was asked something."""
+
+
 class Page:
     """A page. `requests`, `complaints` and `dialogs` are what happened in it."""
 
@@ -105,6 +109,8 @@ class Page:
         while True:
             answer = self._receive(PATIENCE)
             if answer.get("id") == self._last:
+                if "navigated" in str(answer.get("error")) or "context" in str(answer.get("error")):
+                    raise Gone(str(answer["error"]))
                 assert "error" not in answer, f"{method}: {answer['error']}"
                 found: dict[str, Any] = answer["result"]
                 return found
@@ -160,7 +166,10 @@ class Page:
         """Wait until an expression is true, and return its value; of an element, True."""
         deadline = time.monotonic() + PATIENCE
         while True:
-            found = self.run(f"((found) => found instanceof Node || found)({script})")
+            try:
+                found = self.run(f"((found) => found instanceof Node || found)({script})")
+            except Gone:
+                found = None
             if found:
                 return found
             assert time.monotonic() < deadline, f"never true: {script}\n{self.complaints}"

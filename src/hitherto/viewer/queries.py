@@ -22,7 +22,7 @@ from ..backend import CHAT, conversation_kinds
 from ..errors import Damaged, HithertoError, InvalidArgument, InvalidID, InvalidQuery, NotFound
 from ..formats._message_html import gist_of
 from ..formats._sections import text_in
-from ..model import Block, Saved, to_datetime
+from ..model import Block, Saved, Usage, to_datetime
 from ..retention import Candidate, decide
 from .filters import Wanted
 from .outline import Outline
@@ -166,11 +166,13 @@ class StoreView:
     def __init__(self, store: "Store") -> None:
         self.store = store
         self._outlines = _Recent[bytes, tuple[bytes, Outline]](_OUTLINES)
+        self._usages = _Recent[bytes, tuple[bytes, dict[int, Usage]]](_OUTLINES)
         self._cards = _Recent[tuple[str, datetime, int], _Card](_CARDS)
 
     def forget(self) -> None:
         """Drop what is remembered."""
         self._outlines.clear()
+        self._usages.clear()
         self._cards.clear()
 
     # -- the list
@@ -294,6 +296,16 @@ class StoreView:
             outline = Outline(self.store.engine.read_headers(row.id), row.head)
             known = self._outlines.put(row.id, (row.token, outline))
         return View(self.store, talk, known[1])
+
+    def usages(self, view: View) -> dict[int, Usage]:
+        """Return the tokens of each message that counts them, by its number."""
+        row = view.talk.state.row
+        known = self._usages.get(row.id)
+        if known is None or known[0] != row.token:
+            messages = self.store.messages(conversation=view.talk, attachments="lazy")
+            found = {self.store.engine.message_ids.number(m.id): m.usage for m in messages if m.usage is not None}
+            known = self._usages.put(row.id, (row.token, found))
+        return known[1]
 
     def header(self, view: View) -> Header:
         """Return what all pages of a conversation show."""

@@ -22,7 +22,7 @@ from .values import MessageRecord
 
 __all__ = ["chunk", "forget_rendered", "rendered", "warm_up"]
 
-_REMEMBERED = 2_000
+_REMEMBERED, _LONGEST_REMEMBERED = 2_000, 20_000  # texts, and the characters of the longest of them
 _TAGS = {
     "p",
     "h3",
@@ -68,13 +68,14 @@ def _clean(html: str) -> str:
 
 
 @lru_cache(_REMEMBERED)
-def _answer(text: str) -> str:
-    return _clean(render_answer(text))
+def _remembered(text: str, is_prompt: bool) -> str:
+    return _clean(render_prompt(text) if is_prompt else render_answer(text))
 
 
-@lru_cache(_REMEMBERED)
-def _prompt(text: str) -> str:
-    return _clean(render_prompt(text))
+def _render(text: str, *, is_prompt: bool) -> str:
+    """Return a text as HTML. Long ones are not remembered, so that what is remembered stays small."""
+    render = _remembered if len(text) <= _LONGEST_REMEMBERED else _remembered.__wrapped__
+    return render(text, is_prompt)
 
 
 def warm_up() -> None:
@@ -84,8 +85,7 @@ def warm_up() -> None:
 
 def forget_rendered() -> None:
     """Drop the texts that were rendered."""
-    _answer.cache_clear()
-    _prompt.cache_clear()
+    _remembered.cache_clear()
 
 
 def chunk(links: Links, window: Window) -> Markup:
@@ -140,8 +140,8 @@ def rendered(
         media=media,
         rest=lambda said, index: links.message(view.id, said.id, "/text", block=index),
         moment=moment,
-        answer=_answer,
-        prompt=_prompt,
+        answer=lambda text: _render(text, is_prompt=False),
+        prompt=lambda text: _render(text, is_prompt=True),
         head=head,
         foot=foot,
         attributes=attributes,

@@ -41,13 +41,12 @@ class _Sum:
 
 def conversation_usage(store: StoreView, view: View, at: str | None = None) -> ConversationUsage:
     """Return the tokens of the path through a message, and of the whole conversation."""
-    path = {view.name(n) for n in view.outline.path(None if at is None else view.number(at))}
+    path = set(view.outline.path(None if at is None else view.number(at)))
     here, tree = _Sum(), _Sum()
-    for message in store.store.messages(conversation=view.talk, attachments="lazy"):
-        if message.usage is not None:
-            tree.add(message.usage)
-            if message.id in path:
-                here.add(message.usage)
+    for number, usage in store.usages(view).items():
+        tree.add(usage)
+        if number in path:
+            here.add(usage)
     return ConversationUsage(conversation=store.header(view), path=here.value, tree=tree.value)
 
 
