@@ -10,11 +10,11 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 PY := $(BIN)/python
 
-# A working uv on PATH is used; otherwise a pinned one is put into .tools/.
+# A working uv on PATH is used; otherwise a pinned one is put into .tools/uv.
 UV := $(shell uv --version >/dev/null 2>&1 && echo uv)
 ifeq ($(UV),)
-UV := .tools/bin/uv
-UV_READY := .tools/.stamp
+UV := .tools/uv/bin/uv
+UV_READY := .tools/uv/.stamp
 endif
 
 # Stamps record what is done, so that a second `make setup` does nothing.
@@ -178,12 +178,11 @@ $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	{ echo "setup: $(PYTHON) must be Python 3.11 or newer (choose with PYTHON=...)" >&2; exit 1; }
 endef
 
-.tools/.stamp: requirements/uv.txt
+.tools/uv/.stamp: requirements/uv.txt
 	@$(CHECK_PYTHON)
-	@echo "setup: no uv on PATH, installing the pinned one into .tools/" >&2
-	@rm -rf .tools
-	@$(PYTHON) -m venv .tools
-	@.tools/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
+	@echo "setup: no uv on PATH, installing the pinned one into .tools/uv" >&2
+	@$(PYTHON) -m venv --clear .tools/uv
+	@.tools/uv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
 	@touch $@
 
 $(DEPS_DONE): requirements/dev.txt | $(UV_READY)
