@@ -86,7 +86,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("opening", "copying", "threads", "aio._append_queue", "aio._state"),
     ("aio.__init__",),
     ("recorder.*", "formats.*", "records.*", "rescue", "usage.*"),
-    ("__init__", "testing.*", "testing.conformance.*", "adapters.*", "viewer.*", "gateway.*"),
+    ("__init__", "testing.*", "testing.conformance.*", "adapters.*", "viewer.*", "gateway.*", "recall.*"),
     ("cli.*", "__main__"),
 )
 TITLES = (
@@ -103,7 +103,7 @@ TITLES = (
     "opening, copying, the narrow protocols",
     "the async facade",
     "recording, files, records",
-    "the public names; tools for tests; adapters for frameworks; the viewer; the gateway",
+    "the public names; tools for tests; adapters for frameworks; the viewer; the gateway; recall",
     "the command line",
 )
 FOR_BACKENDS = {"_system.forks", "_system.own_files", "backend", "errors", "ids", "textindex", "_search.query"}

@@ -1,7 +1,8 @@
 """Search: feeding the text index, and asking it.
 
 The index is never updated while a message is saved. A search first takes in the conversations that moved since the last
-one, so it finds every message that was acknowledged before it began. What the index finds becomes hits in `answering`.
+one, so it finds every message that was acknowledged before it began. `answering` turns the findings of the index into
+hits.
 
 Several processes may feed one index. Each update names the state of the index that it was prepared from, and is refused
 if another process has updated the index meanwhile: then it starts over. So a message that was deleted in between cannot

@@ -63,7 +63,7 @@ def serve(
 
         click.echo(json.dumps(describe(base), indent=2))
         return
-    opened = access.Access(lambda: _open(place, may_write=allow_write), idle_seconds=lock_after * 60 or None)
+    opened = access.Access(lambda: open_to_look(place, may_write=allow_write), idle_seconds=lock_after * 60 or None)
     try:
         listening = server.listen(port)
         with listening.socket:
@@ -92,7 +92,7 @@ def _check_base(path: str) -> str:
     return f"/{base}"
 
 
-def _open(place: Place, *, may_write: bool) -> "Store":
+def open_to_look(place: Place, *, may_write: bool = False) -> "Store":
     """Open the store so that what a search reads stays indexed; if it cannot be written to, read-only. Nothing is
     purged: maintenance is off."""
     if may_write:
