@@ -1,17 +1,21 @@
 """A gateway on a port, in a thread of the test, and plain requests to it."""
 
+import asyncio
+import atexit
 import http.client
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
 from hitherto import Store
 from hitherto._system import local_server
+from hitherto.errors import Closed
 from hitherto.gateway.app import Gateway
 from hitherto.gateway.keeping import Keeper
-from hitherto.gateway.passing import Passing
+from hitherto.gateway.passing import Passing, Receive, Scope, Send
 from hitherto.gateway.server import configure
 from hitherto.gateway.upstreams import parse_upstreams
 
@@ -57,19 +61,51 @@ def ask(address: str, body: Any = None, headers: Mapping[str, str] | None = None
         return Answer(connection.getresponse())
 
 
+class _Server:
+    """One server for all tests of this process, in front of the gateway of the test that runs: starting and stopping a
+    server takes longer than most tests."""
+
+    def __init__(self) -> None:
+        self.app: Gateway | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.listening = local_server.listen(0)
+        self._serving = local_server.serve_in_thread(configure(self), self.listening)
+        self._serving.__enter__()
+        atexit.register(self._serving.__exit__, None, None, None)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.loop = asyncio.get_running_loop()
+        if scope["type"] == "lifespan":
+            while (message := await receive())["type"] != "lifespan.shutdown":
+                await send({"type": f"{message['type']}.complete"})
+            await send({"type": "lifespan.shutdown.complete"})
+        elif self.app is not None:
+            await self.app(scope, receive, send)
+
+    def call(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something in the server's loop."""
+        assert self.loop is not None
+        asyncio.run_coroutine_threadsafe(work, self.loop).result(PATIENCE)
+
+
+_server = cache(_Server)
+
+
 @contextmanager
 def gateway(store: Store, *, token: str | None = None, must_keep: bool = False, **upstreams: str) -> Iterator[Running]:
     """Run a gateway over a store until the end of the block; then everything is written."""
-    listening = local_server.listen(0)
     said: list[str] = []
     keeper = Keeper(store, report=said.append)
+    passing = Passing(keeper, must_keep=must_keep)
     found = parse_upstreams(f"{name}={url}" for name, url in upstreams.items())
-    config = configure(Gateway(found, Passing(keeper, must_keep=must_keep), token=token))
-    running = Running(listening.port, keeper)
+    server = _server()
+    server.app = Gateway(found, passing, token=token)
+    running = Running(server.listening.port, keeper)
     running.said = said
-    with listening.socket:
-        try:
-            with local_server.serve_in_thread(config, listening):
-                yield running
-        finally:
+    try:
+        yield running
+    finally:
+        server.call(passing.endings.wait())
+        server.call(passing.close())
+        with suppress(Closed):
             keeper.close()

@@ -4,7 +4,8 @@ The address goes to standard output, so that a program can read it; everything e
 """
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -18,10 +19,22 @@ if TYPE_CHECKING:
 _TOKEN = "HITHERTO_GATEWAY_TOKEN"
 
 
+_Command = TypeVar("_Command", bound=Callable[..., object])
+
+
+def gateway_options(command: _Command) -> _Command:
+    """Add the options of every gateway."""
+    for option in (
+        click.option("--must-keep", is_flag=True, help="Refuse a request that cannot be kept."),
+        click.option("--upstream", "upstreams", multiple=True, metavar="NAME=URL", help="A provider. Repeatable."),
+    ):
+        command = option(command)
+    return command
+
+
 @click.command(short_help="Keep what any program says to its model, through a local address.")
 @click.option("--port", type=click.IntRange(0, 65_535), default=0, help="The port; 0, the default, takes a free one.")
-@click.option("--upstream", "upstreams", multiple=True, metavar="NAME=URL", help="Another provider. Repeatable.")
-@click.option("--must-keep", is_flag=True, help="Refuse a request that cannot be kept.")
+@gateway_options
 @click.option("--listen", "host", metavar="ADDRESS", help=f"Answer other machines too; {_TOKEN} holds the token.")
 @with_place
 def gateway(place: Place, port: int, upstreams: tuple[str, ...], must_keep: bool, host: str | None) -> None:

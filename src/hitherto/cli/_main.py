@@ -33,6 +33,7 @@ _TALK, _LOOKING, _MOVING, _CARE = "Talk", "Look and arrange", "Out and in", "Car
 COMMANDS = {
     "chat": Entry("_chat", "Talk to a language model; the conversation is kept.", _TALK),
     "gateway": Entry("_gateway", "Keep what any program says to its model, through a local address.", _TALK),
+    "run": Entry("_run", "Run a program, and keep what it says to its model.", _TALK),
     "login": Entry("_login", "Keep the key of a provider.", _TALK),
     "logout": Entry("_login", "Forget the key of a provider.", _TALK),
     "list": Entry("_list", "List the conversations, a line each (ls).", _LOOKING),

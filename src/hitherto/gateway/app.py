@@ -5,6 +5,7 @@ that has the token.
 """
 
 import hmac
+import re
 from collections.abc import Mapping
 
 from .passing import Passing, Receive, Scope, Send, refuse
@@ -13,6 +14,7 @@ from .upstreams import Upstream
 __all__ = ["TOKEN", "Gateway"]
 
 TOKEN = "x-hitherto-token"
+_PORT = re.compile(r":[0-9]{1,5}$")
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 
 
@@ -61,8 +63,7 @@ class Gateway:
             if hmac.compare_digest(given, self._token.encode()):
                 return None
             return f"the gateway wants its token: in the header {TOKEN}, or as the first part of the path"
-        host = headers.get("host", "").lower()
-        if (host if host.endswith("]") else host.partition(":")[0] or host.rpartition(":")[0]) not in _LOOPBACK:
+        if _PORT.sub("", headers.get("host", "").lower()) not in _LOOPBACK:
             return "the gateway answers to 127.0.0.1 and localhost"
         if headers.get("sec-fetch-site") in ("cross-site", "same-site"):
             return "a page of another site asked for this"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["configure"]
 
-_CLOSING_SECONDS = 3  # for answers that are on their way when it ends; what has come of them is kept
+_CLOSING_SECONDS = 1  # for answers that are on their way when it ends; what has come of them is kept
 _MAX_HEAD_BYTES = 256 << 10  # of the headers of a request: some programs send long tokens
 _IDLE_SECONDS = 60  # after which a connection is closed; longer than programs keep theirs for reuse
 

@@ -161,8 +161,7 @@ class RecordedConversation:
     def open_root(self) -> Conversation:
         """A handle for a history that the client has begun anew: a new root on the main flow, linked to the newest
         message, as a compaction is."""
-        here = self.talk.fork()
-        link = None if here.at is None else self.talk.engine.message_ids.number(here.at)
+        link = None if self.newest is None else self.talk.engine.message_ids.number(self.newest)
         return Conversation(HandlePosition(self.talk.state, None, link=link))
 
     def _index(self, messages: Sequence[Saved], history: History = ()) -> None:
