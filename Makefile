@@ -32,6 +32,10 @@ PEERS_DONE := .tools/peers/.stamp
 # Frameworks that the tests record beneath, in two environments of their own: some of them hold an SDK back.
 FRAMEWORKS_DONE := .tools/frameworks/current/.stamp .tools/frameworks/earlier/.stamp
 
+# The programs whose files `hitherto rescue` brings in; llm is in requirements/programs.txt.
+PROGRAMS := @anthropic-ai/claude-code@2.1.327 @openai/codex@0.169.0 @google/gemini-cli@0.61.0
+PROGRAMS_DONE := .tools/programs/npm/.stamp-$(subst /,+,$(subst @,-,$(shell echo $(PROGRAMS) | tr ' ' _))) .tools/programs/python/.stamp
+
 # An environment knows its folder by full path: one that was moved or copied along is made anew.
 HERE := $(shell pwd -P)
 ifneq ($(shell cat $(DEPS_DONE) 2>/dev/null),$(HERE))
@@ -40,7 +44,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup chat test gates pythons lint format bench peers frameworks test-frameworks docs coverage wheel lock clean distclean
+.PHONY: help setup chat test gates pythons lint format bench peers frameworks test-frameworks test-programs docs coverage wheel lock clean distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -140,6 +144,9 @@ ADAPTERS ?= $(patsubst requirements/adapter-%.in,%,$(wildcard requirements/adapt
 test-frameworks: setup $(ADAPTERS:%=.tools/adapters/%/.stamp) ## Run the frameworks' own suites over the adapters; takes long
 	@$(PY) scripts/framework_suites.py $(ADAPTERS)
 
+test-programs: setup $(PROGRAMS_DONE) ## Run the programs whose files are rescued, against a provider on loopback
+	HITHERTO_PROGRAMS=.tools/programs $(PY) -m pytest -n 2 tests/programs $(ARGS)
+
 # There is no site to build so far: this runs the examples in the documentation.
 docs: setup ## Check the documentation by running its examples
 	$(PY) -m pytest tests/test_docs.py $(ARGS)
@@ -164,6 +171,7 @@ lock: $(UV_READY) ## Pin requirements/*.in into requirements/*.txt (ARGS=--upgra
 	$(COMPILE) $(ARGS) requirements/peers.in --output-file requirements/peers.txt
 	$(COMPILE) $(ARGS) requirements/frameworks-current.in --output-file requirements/frameworks-current.txt
 	$(COMPILE) $(ARGS) requirements/frameworks-earlier.in --output-file requirements/frameworks-earlier.txt
+	$(COMPILE) $(ARGS) requirements/programs.in --output-file requirements/programs.txt
 	$(foreach one,$(wildcard requirements/adapter-*.in),$(COMPILE) $(ARGS) $(one) --output-file $(one:.in=.txt) &&) true
 
 clean: ## Remove build products, caches and coverage data
@@ -223,6 +231,21 @@ $(PEERS_DONE): requirements/peers.txt | $(UV_READY)
 	@echo "setup: installing requirements/adapter-$*.txt into .tools/adapters/$*, hashes checked" >&2
 	@$(UV) venv --quiet --clear --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" .tools/adapters/$*
 	@$(UV) pip sync --quiet --python .tools/adapters/$*/bin/python --require-hashes requirements/adapter-$*.txt
+	@touch $@
+
+.tools/programs/python/.stamp: requirements/programs.txt | $(UV_READY)
+	@$(CHECK_PYTHON)
+	@echo "setup: installing requirements/programs.txt into .tools/programs/python, hashes checked" >&2
+	@$(UV) venv --quiet --clear --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" .tools/programs/python
+	@$(UV) pip sync --quiet --python .tools/programs/python/bin/python --require-hashes requirements/programs.txt
+	@touch $@
+
+# As with Azurite below, nothing is run on installing, and no lock file is written.
+$(firstword $(PROGRAMS_DONE)): | $(UV_READY)
+	@echo "setup: installing $(PROGRAMS) into .tools/programs/npm" >&2
+	@rm -rf .tools/programs/npm && mkdir -p .tools/programs/npm
+	@npm install --prefix .tools/programs/npm --silent --no-audit --no-fund --no-package-lock --ignore-scripts \
+		--fetch-retries=1 $(PROGRAMS) >&2
 	@touch $@
 
 # Nothing that it comes with is run on installing, and no lock file is written: it would name whoever was asked.

@@ -1,0 +1,61 @@
+"""Programs below `.tools/programs`, each run in an empty home against a provider on loopback."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hitherto import Store
+from hitherto.rescue import Rescue
+
+_FOLDER = os.environ.get("HITHERTO_PROGRAMS", "")
+_SECONDS = 120  # for one run of a program
+
+_COMMANDS = {
+    "claude": ("node", "npm/node_modules/@anthropic-ai/claude-code/cli-wrapper.cjs"),
+    "codex": ("node", "npm/node_modules/@openai/codex/bin/codex.js"),
+    "gemini": ("node", "npm/node_modules/@google/gemini-cli/bundle/gemini.js"),
+    "llm": ("python/bin/llm",),
+}
+
+
+def needs(program: str) -> pytest.MarkDecorator:
+    """Skip tests unless `make test-programs` runs them, and has installed the program."""
+    there = bool(_FOLDER) and (Path(_FOLDER) / _COMMANDS[program][-1]).exists()
+    return pytest.mark.skipif(not there, reason=f"`make test-programs` installs {program}, and runs it")
+
+
+class Home:
+    """An empty home, with a folder of work in it."""
+
+    def __init__(self, path: Path, **variables: str) -> None:
+        self.path, self.work = path, path / "work"
+        self.work.mkdir(parents=True)
+        self.env = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(path),
+            "TERM": "dumb",
+            "NO_PROXY": "127.0.0.1",
+            "HTTPS_PROXY": "http://127.0.0.1:9",  # no program reaches anything but the provider
+            "HTTP_PROXY": "http://127.0.0.1:9",
+            **variables,
+        }
+
+    def run(self, program: str, *words: str) -> str:
+        """Run a program to its end, and return what it printed. Its failure fails the test."""
+        *before, last = _COMMANDS[program]
+        command = [*before, str(Path(_FOLDER).resolve() / last), *words]
+        done = subprocess.run(
+            command, cwd=self.work, env=self.env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=_SECONDS, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+        return done.stdout
+
+    def rescue(self, store: Store, *programs: str) -> int:
+        """Bring in what the programs have written, all of it, and return the number of new messages."""
+        work = Rescue(store, programs=programs, env=self.env, home=self.path)
+        reports = [work.bring_in(place) for place in work.places()]
+        assert not [one for report in reports for one in (*report.unreadable, *report.waiting, *report.notes)]
+        return sum(report.messages for report in reports)
