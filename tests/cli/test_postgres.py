@@ -119,7 +119,8 @@ FIRST = [  # what is typed, in an order in which it makes sense; {key} is where 
     ("retention", "set", "30", "--yes"), ("retention", "show"), ("retention", "show", "--json"),
     ("retention", "run", "--yes", "--json"), ("quarantine", "list"), ("quarantine", "purge", "--yes"),
     ("postgres", "role", "service", "--only"), ("copy", "{url}", "copy.db", "--json"), ("completion", "bash"),
-    ("key", "new", "file:new.key"),
+    ("key", "new", "file:new.key"), ("usage",), ("usage", "--json"), ("rescue", "--explain"),
+    ("continue", "@", "--in", "claude"),
 ]  # fmt: skip
 LAST = [("conversation", "delete", "{first}", "--cascade", "--yes"), ("purge", "@", "--yes", "--json")]
 CHANGING = {
@@ -127,7 +128,8 @@ CHANGING = {
     "sealed": [("key", "rotate", "--to", "file:new.key", "--yes"), ("key", "unseal", "--yes", "--key", "file:new.key")],
 }
 REFUSED = {"backup": ("backup", "copy.bak"), "restore": ("restore", "copy.db")}  # what a server's own tools do
-ELSEWHERE = {"chat", "login", "logout", "serve"}  # chat is below, serve has tests of its own; the others open no store
+# A chat is below; servers and what talks to other programs have tests of their own; a login opens no store.
+ELSEWHERE = {"chat", "login", "logout", "serve", "gateway", "run", "replay", "mcp", "install"}
 
 
 def a_day(world: World, url: str, sealed: str) -> list[Done]:
@@ -193,7 +195,7 @@ def test_no_command_was_forgotten() -> None:
     typed = [*FIRST, *LAST, *CHANGING["plain"], *CHANGING["sealed"], *REFUSED.values()]
     tried = {" ".join(words) for words in typed}
     missing = [name for name in COMMANDS if not any(words.startswith(name) for words in tried)]
-    assert missing == sorted(ELSEWHERE)
+    assert set(missing) <= ELSEWHERE
 
 
 def test_a_chat_is_kept_on_the_server(on_server: World) -> None:

@@ -113,8 +113,7 @@ def test_no_importer_ends_in_an_error_that_is_not_ours(tmp_path: Path, depth: in
     first, _, last = base.read_text().splitlines()
     lines_.write_text("\n".join([first, f'{{"messages":[{{"role":"user","content":"x","n":{nested}}}]}}', last]) + "\n")
     titles, unreadable = loaded(lines_)
-    assert len(titles) == 2
-    assert len(unreadable) == 1
+    assert (len(titles), len(unreadable)) == ((3, 0) if depth < 200 else (2, 1))  # what can be decoded is kept as bytes
     three(rows, "cpeconvo")
     with sqlite3.connect(rows) as connection:
         for table in ("messages", "blocks"):

@@ -56,7 +56,17 @@ WHAT: dict[str, Callable[[Store, str], object]] = {
     "a list of it": lambda store, id: [store.conversation(id)],
     "a page": lambda store, _: page(store),
 }
-MANY = ("jsonl", "cpeconvo", "cpeconvo_first", "gtb", "markdown", "html", "openai")  # take more than one conversation
+MANY = (
+    "jsonl",
+    "cpeconvo",
+    "cpeconvo_first",
+    "gtb",
+    "markdown",
+    "html",
+    "openai",
+    "sharegpt",
+    "chatml",
+)  # take more than one conversation
 
 
 def shut(store: Store, id: str, leave: Callable[[], object]) -> None:

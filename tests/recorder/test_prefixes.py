@@ -60,8 +60,8 @@ class Ways:
             monkeypatch.setattr(_requests, name, self._counting(name, getattr(_requests, name)))
 
     def _counting(self, name: str, function: Any) -> Any:
-        def counting(*args: Any) -> Any:
-            found = function(*args)
+        def counting(*args: Any, **more: Any) -> Any:
+            found = function(*args, **more)
             self.count[name] += isinstance(found, Place)
             return found
 

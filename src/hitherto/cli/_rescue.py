@@ -19,6 +19,7 @@ from .. import errors
 from .._system.terminal_text import escape_control_characters
 from ._exit_codes import PARTIAL
 from ._export_import import details, print_unreadable
+from ._options import without_asking
 from ._output import Meter, count_of, print_json
 from ._stats import size
 from ._store_options import Place, with_place
@@ -39,7 +40,7 @@ _EVERY_SECONDS = 2.0  # between two looks of --watch
 @click.option("--from", "programs", metavar="NAMES", help="Only these programs, such as claude-code,codex.")
 @click.option("--since", type=click.DateTime(["%Y-%m-%d"]), metavar="DATE", help="Only files changed since that day.")
 @click.option("--even-purged", is_flag=True, help="Also what was purged or deleted here, which stays away otherwise.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@without_asking
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each place.")
 @with_place
 def rescue(

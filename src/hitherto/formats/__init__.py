@@ -299,7 +299,7 @@ def training_threads(
     beside what the store's own has cleaned. Control tokens of chat templates are neutralised. Raises `NotExportable`.
     """
     if branch not in ("all", "current"):
-        raise InvalidArgument(f"no such branch: {branch!r:.40}", hint='"all", or "current" of talk.fork(at=…)')
+        raise InvalidArgument(f"no such branch: {branch!r:.40}", hint='"all" or "current"')
     redactor = None if sanitiser is None else talk.engine.make_redactor(sanitiser)
     found = thread_to(talk) if branch == "current" else _leaving(talk.engine, parse_conversation_id(talk.id)).portable
     for leaf in leaves(found):

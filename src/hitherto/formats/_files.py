@@ -237,6 +237,9 @@ def is_zip(path: Path) -> bool:
 
 def open_files(path: Path) -> Files:
     """Return the files at a path: of a folder, of a zip, or the one file."""
-    if path.is_dir():
-        return Files(path)
-    return ZipFiles(path) if is_zip(path) else Files(path.parent, path.name)
+    try:
+        if path.is_dir():
+            return Files(path)
+        return ZipFiles(path) if is_zip(path) else Files(path.parent, path.name)
+    except OSError as error:  # a name that is too long, say
+        raise of_files(error, path) from None
