@@ -43,6 +43,7 @@ _WIDE = 100  # characters of a foreign id
 _LARGE = 1 << 28  # bytes of a file whose lines are not counted beforehand
 _THREADS = ("chatml", "html", "markdown", "openai", "sharegpt", "snapshot")
 _TRAINING = ("chatml", "openai", "sharegpt")
+_REDACTED = ("html", "jsonl", "markdown")
 
 
 # -- out
@@ -69,6 +70,7 @@ _TRAINING = ("chatml", "openai", "sharegpt")
     show_default=True,
     help="What is taken out of what is exported for training.",
 )
+@click.option("--redact", is_flag=True, help="Take secrets and personal data out of html, markdown or jsonl.")
 @with_place
 def export(
     place: Place,
@@ -80,6 +82,7 @@ def export(
     with_tools: bool,
     with_thinking: bool,
     sanitise: str,
+    redact: bool,
 ) -> None:
     """Write conversations in clear: the newest of this folder, those that are named, or all.
 
@@ -88,7 +91,8 @@ def export(
     conversation, but for snapshot, openai, markdown and html the thread up to that message.
 
     sharegpt, chatml, and openai with --branch are for training: a record for each thread, without secrets, and without
-    control tokens of chat templates.
+    control tokens of chat templates. --redact makes a file to hand to somebody: texts, tool calls and notes lose
+    secrets and personal data, and names of places are left out. Nothing looks into images and sound.
     """
     output = None if output == "-" else output
     if ids and everything:
@@ -100,19 +104,25 @@ def export(
     wanted = format or (formats.format_for(output) if output is not None else "jsonl")
     if branch is not None and wanted not in _TRAINING:
         raise click.UsageError(f"--branch is for {', '.join(_TRAINING)}")
+    if redact and wanted not in _REDACTED:
+        raise click.UsageError(f"--redact is for {', '.join(_REDACTED)}")
     if wanted in _TRAINING and (branch is not None or wanted != "openai"):
         asked = Training(branch or "current", with_tools, with_thinking, sanitise)
         with open_for_long_read(place) if everything else place.read() as store:
             asked.write(store, ids, everything, wanted, output)
         return
     with open_for_long_read(place) if everything else place.read() as store:
+        talks = _select(store, ids, everything, wanted)
+        if redact:
+            _write(_redacted(store, talks), wanted, output)
+            return
         if output is not None:
             with Meter("writing", "message") as meter:
-                formats.save(_select(store, ids, everything, wanted), output, format=wanted, progress=meter)
+                formats.save(talks, output, format=wanted, progress=meter)
             return
         with _open_stdout() as stream, Meter("writing", "message") as meter:
             progress = None if is_terminal(sys.stdout) else meter  # it would stand between the lines
-            formats.save(_select(store, ids, everything, wanted), stream, format=wanted, progress=progress)
+            formats.save(talks, stream, format=wanted, progress=progress)
 
 
 def _select(
@@ -143,8 +153,6 @@ class Training:
     def write(self, store: "Store", ids: Sequence[str], everything: bool, format: str, output: str | None) -> None:
         """Write the records to a new file, or to standard output."""
         from ..formats import outgoing  # noqa: PLC0415  # help needs none
-        from ..formats._registry import find_format  # noqa: PLC0415  # as above
-        from ..formats._registry import path_of as checked_path  # noqa: PLC0415  # as above
         from ..ids import show_conversation_id  # noqa: PLC0415  # as above
 
         leaf = self.branch.removeprefix("leaf:") if self.branch.startswith("leaf:") else None
@@ -156,13 +164,7 @@ class Training:
             talks = (store.conversation(show_conversation_id(id)) for id in outgoing(store))
         else:
             talks = (find_or_newest(store, id) for id in ((leaf,) if leaf else ids or (None,)))
-        records = self._records(talks)
-        writer = cast("OnlyWritten", find_format(format))
-        if output is not None:
-            writer.write(records, checked_path(output), None)
-            return
-        with _open_stdout() as stream:
-            writer.write_to(records, stream)
+        _write(self._records(talks), format, output)
 
     def _records(self, talks: "Iterable[Conversation]") -> "Iterator[PortableConversation]":
         from ..formats import training_threads  # noqa: PLC0415  # help needs none
@@ -172,6 +174,32 @@ class Training:
         branch = "all" if self.branch == "all" else "current"
         for talk in talks:
             yield from training_threads(talk, branch=branch, tools=self.tools, thinking=self.thinking, sanitiser=rules)
+
+
+def _redacted(
+    store: "Store", talks: "Store | list[Conversation | PortableConversation]"
+) -> "Iterator[PortableConversation]":
+    """Return the conversations without secrets and personal data, each when it is written. Raises `NotExportable`
+    before the first one."""
+    from ..formats import leaving  # noqa: PLC0415  # help needs none
+    from ..formats._redaction import redact  # noqa: PLC0415  # as above
+    from ..sanitiser import Sanitiser  # noqa: PLC0415  # as above
+
+    redactor = store.engine.make_redactor(Sanitiser.everything())
+    return (redact(talk, redactor) for talk in leaving(talks))
+
+
+def _write(talks: "Iterable[PortableConversation]", format: str, output: str | None) -> None:
+    """Write conversations to a new file, or to standard output, one after the other."""
+    from ..formats._registry import find_format  # noqa: PLC0415  # help needs none
+    from ..formats._registry import path_of as checked_path  # noqa: PLC0415  # as above
+
+    writer = cast("OnlyWritten", find_format(format))
+    if output is not None:
+        writer.write(talks, checked_path(output), None)
+        return
+    with _open_stdout() as stream:
+        writer.write_to(talks, stream)
 
 
 class _Guarded:

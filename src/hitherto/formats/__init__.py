@@ -175,7 +175,7 @@ def save(
     chosen = find_format(format) if format is not None else _by_name(cast("Path", where))
     if not chosen.writes:
         raise not_written(chosen.name)
-    talks = _portables(_whole(what))
+    talks = leaving(what)
     if progress is not None:
         talks = _counted(talks, progress)
     opened = None if key is None else as_key(key)
@@ -244,6 +244,12 @@ def _meant(handle: object) -> PortableConversation | tuple[Engine, bytes]:
 def _is_kept_in(engine: Engine, id: bytes) -> bool:
     engine.ensure_open()
     return engine.state_of(engine.read_row(id)).meta.kept_in
+
+
+def leaving(what: object) -> Iterator[PortableConversation]:
+    """Return the conversations to write, each read when its turn comes. Raises `NotExportable` at once if one of them
+    must not leave its store. Also for the command line."""
+    return _portables(_whole(what))
 
 
 def _portables(whole: Iterable[PortableConversation | tuple[Engine, bytes]]) -> Iterator[PortableConversation]:
