@@ -23,7 +23,8 @@ _DIALECTS = {
     "openai-compatible": "openai-chat",
     "local": "openai-chat",
 }
-_PROVIDERS = {"anthropic": "claude", "gemini": "gemini"}  # and what is neither is OpenAI's
+# The provider that a snapshot names for each dialect, if the setup names none.
+_PROVIDERS = {"anthropic": "claude", "gemini": "gemini", "openai-chat": "openai", "openai-responses": "openai"}
 # What the metadata of a snapshot says beside the conversation's own, which has this before such a name.
 _OURS = ("dialect", "conversation", "head", "title", "checkpoint")
 _OWN = "own."
@@ -60,7 +61,7 @@ def snapshot_of(
         if note.kind == "missing-attachment" and conversation:
             warn(f"snapshot of conversation {conversation}: message {note.message_id}: an attachment is missing")
     return Snapshot.new(
-        setup.provider or _PROVIDERS.get(spoken.name, "openai"),
+        setup.provider or _PROVIDERS[spoken.name],
         setup.model,
         setup.system_prompt,
         spoken.history(mended.messages),
