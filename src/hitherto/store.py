@@ -527,8 +527,8 @@ class Store:
     ) -> "SweepReport":
         """Purge what is due by this policy, or by that of the store; without either, nothing.
 
-        A conversation that gets a message, or is put on hold, before the moment in which it would go is kept. If
-        another policy is set meanwhile, a sweep by the store's policy stops there.
+        A conversation is kept if, before it is purged, it gets a message or a hold, or an answer is being recorded into
+        it. If another policy is set meanwhile, a sweep by the store's policy stops there.
         `progress` hears how many are done, and of how many. The same call finishes a sweep that was interrupted.
         """
         self.engine.ensure_open()

@@ -1,4 +1,4 @@
-"""Each table by dialect has every dialect: a new one that is missing in a table must not pass for another provider's."""
+"""Each table by dialect has every dialect: a new one that a table lacks must not pass for another provider's."""
 
 from collections.abc import Collection
 

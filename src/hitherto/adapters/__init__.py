@@ -4,6 +4,7 @@ Each module is for one framework, is imported by its own name, and has the one c
 
     from hitherto.adapters.openai_agents import Session
 
-They stand on the public names of this library alone. The words of people and models go into messages, so that lists,
+They use the public names of `Store`, and never the engine. Code that an importer needs as well lies in `dialects` or
+`formats`. Nothing imports an adapter. The words of people and models go into messages, so that lists,
 search and exports show them. All else that a framework keeps goes into items, in the same commit.
 """
