@@ -8,7 +8,7 @@ from hitherto.dialects import _NAMES, _sdk_entries
 from hitherto.recorder import _requests, _sdk
 from hitherto.snapshots import _thread
 
-TABLES = {
+TABLES: dict[str, Collection[str]] = {
     "snapshots._thread": _thread._PROVIDERS,
     "recorder._requests": _requests.FIELDS,
     "recorder._sdk": _sdk._PROVIDERS,
@@ -18,5 +18,4 @@ TABLES = {
 
 @pytest.mark.parametrize("table", TABLES)
 def test_a_table_has_every_dialect(table: str) -> None:
-    named: Collection[str] = TABLES[table]
-    assert set(named) == set(_NAMES)
+    assert set(TABLES[table]) == set(_NAMES)
