@@ -30,13 +30,13 @@ limits and retention are the store's. Its contract is small and exact:
   because messages are deleted with all that stand below them, what is left of a run always begins with its first.
 - **Attachments** are staged in chunks before the message that refers to them is committed; the commit adopts them, or
   answers `Missing`. The last reference that goes takes the attachment along; what was never adopted is collected.
-- **Numbers** are unique in the workspace and never used again: `edge` is above all that ever were, and a run that
-  begins below a number that was dropped counts as used, but for a batch that is `arriving`; others may use one, and
-  purge it, between a look at it and the commit. A message whose number is not the first of its run (`ids.RUN`) has the
-  number before it as its parent; backends may lay rows out accordingly.
+- **Numbers** are unique in the workspace and never used again. `edge` is above every number that was ever used. A run
+  that begins below a number that was dropped counts as used, because another process may use a number and purge it
+  between a read of `edge` and the commit. Batches with `is_copy` are exempt. A message whose number is not the first of
+  its run (`ids.RUN`) has the number before it as its parent; backends may lay rows out accordingly.
 
-A backend object is bound to one workspace, may be used from any thread, and does not survive `os.fork`. Differences
-are declared in `info`, never discovered by trying.
+A backend object is bound to one workspace, may be used from any thread, and does not survive `os.fork`. `info`
+declares how backends differ; the store never finds a difference by trying.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -64,7 +64,7 @@ class ConversationRow(Struct, frozen=True, gc=False):
     token: bytes  # of the last write; a change names it
     generation: int  # of the data key
     head: int | None  # the message that resume continues
-    tips: tuple[int, ...]  # the last number dealt in each run that may still grow, newest first
+    tips: tuple[int, ...]  # the last number in each run (up to 32 messages on one branch) that may grow, newest first
     next_seq: int
     count: int
     size: int
@@ -73,9 +73,9 @@ class ConversationRow(Struct, frozen=True, gc=False):
     active_at: int  # of the newest message or item of a user; nothing else moves it
     expires_at: int | None
     held: bool
-    data_key: bytes  # opaque, like the next two
-    meta: bytes
-    proof: bytes
+    data_key: bytes  # the key of the content, closed; opaque, like the next two
+    meta: bytes  # the description (title, project, metadata, …), closed
+    proof: bytes  # a checksum over the row and its messages, in a sealed store
 
 
 class MessageRow(Struct, frozen=True, gc=False):
@@ -119,8 +119,8 @@ class ItemRow(Struct, frozen=True, gc=False):
     """A small piece of state that belongs to a conversation, ordered by key."""
 
     conversation: bytes
-    key: bytes
-    revision: int
+    key: bytes  # unique in the conversation; it begins with the prefix of its type, such as `setup/`
+    revision: int  # of an item of a user; else 0
     body: bytes
 
 
@@ -170,12 +170,10 @@ class Batch(Struct, frozen=True, gc=False):
 
     changes: tuple[Change, ...]
     require: tuple[tuple[bytes, bytes], ...] = ()  # conversations whose token must be this until the commit is done
-    arriving: bool = (
-        False  # its messages come with their numbers from a copy: numbers that were dropped here may be used again
-    )
-    every_key: KeyShape | None = (
-        None  # the form of the `data_key` of every conversation, except the workspace's own row
-    )
+    # Its messages come with their numbers from another copy: numbers that were dropped here may be used again.
+    is_copy: bool = False
+    # The form of the `data_key` of every conversation, except the workspace's own row.
+    every_key: KeyShape | None = None
 
 
 def removes(batch: Batch) -> bool:
@@ -230,7 +228,7 @@ class Where(Struct, frozen=True):
     key_prefix: bytes | None = None  # leave out all but those whose key begins with this
 
 
-class Loose(Struct, frozen=True, gc=False):
+class UnpackedRun(Struct, frozen=True, gc=False):
     """A run with bodies outside a pack."""
 
     first: int
@@ -300,7 +298,7 @@ class Lifetime(Struct, frozen=True, gc=False):
     held: bool
 
 
-class Said(Struct, frozen=True):
+class DayCount(Struct, frozen=True):
     """The number of messages of a role on one day."""
 
     day: int
@@ -341,7 +339,7 @@ class Backend(Protocol):
     def lifetimes(self, kind: str) -> Iterator[list[Lifetime]]:
         """All conversations of this kind, in lists, in no particular order."""
 
-    def said(self, kind: str, since: int, day: int) -> list[Said]:
+    def said(self, kind: str, since: int, day: int) -> list[DayCount]:
         """The messages that were created at `since` or later in conversations of this kind, counted by day and role, in
         no particular order. A day has `day` microseconds. Times never fall along a conversation."""
 
@@ -353,14 +351,14 @@ class Backend(Protocol):
     def packs(self, runs: Sequence[int]) -> list[PackRow]:
         """The packs of these runs, by their first numbers. Missing ones are left out."""
 
-    def loose(self, *, full: bool, after: int = -1, limit: int) -> list[Loose]:
+    def loose(self, *, full: bool, after: int = -1, limit: int) -> list[UnpackedRun]:
         """Runs whose last message has a body of its own (`full`), or whose first one has: by number, after `after`."""
 
     def path(self, number: int) -> Iterator[list[MessageRow] | PackRow]:
-        """The way from a message up to its root: later pieces are nearer to the root, inside a piece, which is of one
-        run, the root comes first. A pack is given as it is, with what it holds beyond the way. Stops early where a
-        parent is missing; nothing at all if the message is. These rows are for reading: `token`, `key` and `size` are
-        left empty."""
+        """The way from a message up to its root, in pieces of one run each. Later pieces are nearer to the root; in a
+        piece, the message nearest to the root comes first. A pack is yielded whole, also if it holds messages that are
+        not on the way. Stops early where a parent is missing; yields nothing if the message is missing. These rows are
+        for reading: `token`, `key` and `size` are left empty."""
 
     def root(self, number: int) -> int | None:
         """The message at the other end of that way, found from run to run. None if the message is missing, or the first

@@ -219,13 +219,13 @@ class Message(Struct, frozen=True, repr_omit_defaults=True, gc=False):
 
     role: RoleName
     blocks: Sequence[Block] = ()
-    label: str | None = None
+    label: str | None = None  # a name that the caller chooses; every message of a sub-agent's trace has its name
     key: str | None = None
     tool_result_error: bool = False
     extra: dict[str, object] | None = None
     raw: object = None
     usage: Usage | None = None
-    privacy: dict[str, object] | None = None
+    privacy: dict[str, object] | None = None  # what the caller notes about consent and the like; not sent to the model
     parent: str | None = None
 
     @classmethod
@@ -309,7 +309,7 @@ class Saved(Message, frozen=True, gc=False):
     created_us: int = 0
     link: str | None = None  # on a root: the message it continues (compaction) or serves (sub-agent)
     main: bool = True  # on the main flow, as opposed to a sub-agent's trace or a side branch
-    revision: int = 0
+    revision: int = 0  # how often the stored message was changed
     origin: str | None = None  # conversation/message it was copied from, by detach
     # The problem with the content, if there is one. A missing attachment leaves a hole; the rest is there. Listings
     # also return messages whose content cannot be read at all, with the reason here; every other read raises then.

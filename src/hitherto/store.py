@@ -22,7 +22,7 @@ from ._engine.context import MAX_ATTACHMENT, MAX_WRITE_BYTES
 from ._engine.creating import build_meta, create, create_from_snapshot
 from ._engine.engine import Engine
 from ._engine.filters import Filter, Path, check_key, check_kind, check_pairs, folder
-from ._engine.finding import find, find_by_key, find_or_create
+from ._engine.finding import find_by_id, find_by_key, find_or_create
 from ._engine.lease import Lease
 from ._engine.packs import Reader
 from ._engine.quota import Quota
@@ -110,7 +110,7 @@ class Store:
         self._close_report: CloseReport | None = None
         self._closing_lock = threading.RLock()
         engine.background.watch()
-        if maintenance and not backend.is_scrubbed():  # a process was killed, or left it to the next
+        if maintenance and not backend.is_scrubbed():  # a process was killed, or closed before its purge was complete
             engine.background.ask()
 
     def __enter__(self) -> "Store":
@@ -204,7 +204,7 @@ class Store:
     def conversation(self, id: "str | UUID | ConversationInfo | Saved") -> Conversation:
         """The conversation of an id, of a unique beginning of one, or of a message, at which the handle then stands."""
         self.engine.ensure_open()
-        row, message = find(self.engine, id_of(id))
+        row, message = find_by_id(self.engine, id_of(id))
         state = self.engine.state_of(row)
         if message is None:
             return _handle(state, row)
@@ -265,7 +265,7 @@ class Store:
         row = find_by_key(self.engine, ITEMS, ITEMS)
         return None if row is None else self.engine.state_of(row)
 
-    # -- the narrow protocols: save, get, list, delete
+    # -- messages: save, get, list, delete
 
     def save(
         self,
@@ -296,7 +296,7 @@ class Store:
             if conversation.engine is not self.engine:
                 raise InvalidArgument("this conversation is of another store", hint="pass its id")
             return conversation.state
-        return self.engine.state_of(find(self.engine, id_of(conversation))[0])
+        return self.engine.state_of(find_by_id(self.engine, id_of(conversation))[0])
 
     def get(self, ids: Iterable[str | Saved], *, attachments: Attachments = "load") -> list[Saved]:
         """Messages by id, in the order asked for. `NotFound` names every one that is missing."""
@@ -358,7 +358,7 @@ class Store:
     def _id_of(self, conversation: str | Conversation | ConversationInfo) -> bytes:
         if isinstance(conversation, Conversation):
             return self._state_of(conversation).id
-        return find(self.engine, id_of(conversation))[0].id
+        return find_by_id(self.engine, id_of(conversation))[0].id
 
     def delete(self, ids: Iterable[str | Saved], *, recursive: bool = False, missing_ok: bool = False) -> list[str]:
         """Delete messages in one transaction; the ids of all that went.
@@ -505,7 +505,7 @@ class Store:
         due by it than before. A store without `maintenance` purges nothing until `sweep` is called. A number of
         days that is not recommended is taken, with a warning in the log."""
         self.engine.ensure_open()
-        warning = getattr(policy, "warning", None)  # of what is no policy, the schedule complains
+        warning = getattr(policy, "warning", None)  # `set_policy` refuses an argument that is no policy
         if warning:
             warn(warning)
         return self.engine.schedule.set_policy(policy)
@@ -535,7 +535,10 @@ class Store:
         from ._erasure.sweep import carry_out, plan_sweep  # noqa: PLC0415
 
         return carry_out(
-            self.engine, plan_sweep(self.engine, policy, now, recorded=False), progress, given=policy is not None
+            self.engine,
+            plan_sweep(self.engine, policy, now, check_recordings=False),
+            progress,
+            given=policy is not None,
         )
 
     def rotate(

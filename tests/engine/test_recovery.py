@@ -251,7 +251,7 @@ def test_the_state_of_the_caller_outlives_what_is_recorded_after_it(store: Store
 def test_a_mark_that_another_process_took_away_is_there_again_with_the_next_piece(store: Store) -> None:
     """Two processes may record one conversation, and one of them may end."""
     talk = begun(store)
-    recovery.drop(talk.state, recovery.MARK)
+    recovery.drop(talk.state, recovery.MARK_KEY)
     assert recovery.load_snapshot(store.engine, talk.id) is None
     key = recovery.new_key(store.engine.message_ids.number(str(talk.head)))
     recovery.keep(talk.state, key, [Message.assistant("be")], recording=True)
@@ -281,14 +281,14 @@ def client_at(url: str) -> Iterator[Any]:
 
 
 def body(store: Store, talk: hitherto.Conversation) -> bytes:
-    (item,) = store.backend.items(talk.state.id, recovery.MARK)
+    (item,) = store.backend.items(talk.state.id, recovery.MARK_KEY)
     return item.body
 
 
 def put(store: Store, talk: hitherto.Conversation, data: bytes) -> None:
     """Replace the bytes of the mark, and nothing else: the row is proven again, as it must be."""
     row = store.engine.read_row(talk.state.id)
-    (item,) = store.backend.items(row.id, recovery.MARK)
+    (item,) = store.backend.items(row.id, recovery.MARK_KEY)
     after = next_row(store.engine.codec.envelope(row), row)
     change = Change(row.id, row.token, after, put=(replace(item, body=data),))
     assert isinstance(store.backend.commit([Batch((change,))])[0], Done)
@@ -348,7 +348,7 @@ def test_bytes_changed_in_the_file_itself_are_noticed_and_said(
     path = Path(store.backend.info.location)
     store.close()
     with closing(apsw.Connection(str(path))) as file:
-        file.execute("UPDATE item SET body = substr(body, 1, length(body) - 3) WHERE key = ?", (recovery.MARK,))
+        file.execute("UPDATE item SET body = substr(body, 1, length(body) - 3) WHERE key = ?", (recovery.MARK_KEY,))
         assert file.changes() == 1
     events: list[object] = []
     with hitherto.open(path, key=key) as again:
@@ -384,7 +384,7 @@ def test_what_is_torn_for_one_look_only_is_read_again_and_nothing_is_lost(
 
     def torn_once(conversation: bytes, prefix: bytes = b"", **how: Any) -> Any:
         found = items(conversation, prefix, **how)
-        looks[0] += prefix == recovery.MARK
+        looks[0] += prefix == recovery.MARK_KEY
         return [replace(item, body=item.body[:-1]) for item in found] if looks[0] == 1 else found
 
     monkeypatch.setattr(store.backend, "items", torn_once)

@@ -1139,7 +1139,7 @@ def test_a_question_that_a_model_thinks_about_protects_its_conversation_for_an_h
     expiring(talk, machine.wall + 10 * MINUTE)
     keep_snapshot(other.engine, talk.id, {"asked": True})
     if not protected:
-        monkeypatch.setattr(_sweeping, "MARK", b"nothing of the kind")
+        monkeypatch.setattr(_sweeping, "MARK_KEY", b"nothing of the kind")
     machine.passes(50 * MINUTE)
     swept(store)
     assert left(store) == ({talk.id} if protected else set())

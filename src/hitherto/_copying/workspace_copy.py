@@ -136,7 +136,7 @@ class WorkspaceCopier:
         self._must(Change(there.id, closed.token, None))
 
     def _must(self, change: Change) -> None:
-        if not isinstance(self._target.commit([Batch((change,), arriving=True)])[0], Done):
+        if not isinstance(self._target.commit([Batch((change,), is_copy=True)])[0], Done):
             raise Busy("somebody else uses the target, or copies into it", hint="try again")
 
     def _settle(self) -> Change:
@@ -284,7 +284,7 @@ class WorkspaceCopier:
 
     def _outcomes(self, all: Sequence[tuple[Change, ...]], mark: ConversationRow | None = None) -> list[Outcome]:
         mine = mark or self._mark
-        batches = [Batch(changes, ((mine.id, mine.token),), arriving=True) for changes in all]
+        batches = [Batch(changes, ((mine.id, mine.token),), is_copy=True) for changes in all]
         outcomes = self._target.commit(batches) if batches else []
         for one in outcomes:
             if isinstance(one, Stale) and one.conversation == mine.id and (not one.row or one.row.token != mine.token):

@@ -142,10 +142,11 @@ class HandlePosition:
             self.below, self.epoch = self.at, self.state.epoch
         if self.rewrites != row.rewrites:
             self.check_alive(row)
+        # A branch, if another message stands below this one already.
         return Placement(self.below, self.main, self.link if self.below is None else None)
 
     def check_alive(self, row: ConversationRow) -> None:
-        """Raise `NotFound` if the message that the next one goes below was deleted."""
+        """Raise `NotFound` if the message at which the handle stands was deleted."""
         needed = [n for n in (self.below, self.link) if n is not None]
         found = {m.number for m in self.engine.backend.messages(numbers=needed, bodies=False)}
         missing = [self.engine.message_ids.id(n) for n in needed if n not in found]

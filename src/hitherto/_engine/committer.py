@@ -94,7 +94,7 @@ def report_deletion(reason: str) -> Tell:
     return tell
 
 
-class Remake(Protocol):
+class Rebaser(Protocol):
     """Makes the batch of an entry anew from the row that the backend has locked."""
 
     @property
@@ -108,11 +108,11 @@ class Remake(Protocol):
 class PendingCommit:
     """One batch on its way to the disk."""
 
-    __slots__ = ("_wake", "batch", "next", "probe", "remake", "result", "tell", "unsure")
+    __slots__ = ("_wake", "batch", "next", "probe", "rebaser", "result", "tell", "unsure")
 
-    def __init__(self, batch: Batch, tell: Tell | None = None, remake: Remake | None = None) -> None:
+    def __init__(self, batch: Batch, tell: Tell | None = None, rebaser: Rebaser | None = None) -> None:
         self.batch = batch  # as it was made last: `is_committed` looks for its token
-        self.remake = remake  # which must not know the entry: no circles
+        self.rebaser = rebaser  # which must not know the entry: no circles
         self.tell = tell  # called once, if the batch is committed
         self.probe = False  # it alone is tried, to see whether writing works again
         self.result: Outcome | Exception | None = None
@@ -197,11 +197,11 @@ class Committer:
             raise Suspended(what, retry_seconds=seconds)
 
     def enqueue(
-        self, batch: Batch, *, always: bool = False, tell: Tell | None = None, remake: Remake | None = None
+        self, batch: Batch, *, always: bool = False, tell: Tell | None = None, rebaser: Rebaser | None = None
     ) -> PendingCommit:
         """Put a batch in the queue. Batches are applied in the order of these calls. `tell` makes the events to
-        emit if it is committed, `remake` makes the batch anew where `can_queue`."""
-        entry = PendingCommit(batch, tell, remake)
+        emit if it is committed, `rebaser` makes the batch anew where `can_queue`."""
+        entry = PendingCommit(batch, tell, rebaser)
         if not always and (self.refused is not None or self.breaker.state != CLOSED):
             try:
                 defer_warnings()
@@ -229,7 +229,7 @@ class Committer:
             self._wait_for_result(entry)
         else:  # another thread has committed it, before this one had to sleep
             entry.wake_next()
-            entry.remake = None  # or it would be a circle of references
+            entry.rebaser = None  # or it would be a circle of references
         if isinstance(entry.result, Exception):
             raise entry.result
         return cast("Outcome", entry.result)
@@ -251,7 +251,7 @@ class Committer:
             raise
         finally:
             entry.wake_next()
-            entry.remake = None  # or it would be a circle of references
+            entry.rebaser = None  # or it would be a circle of references
             resume_warnings()
 
     def _begin_turn(self, entry: PendingCommit) -> "threading.Lock | None":
@@ -413,7 +413,7 @@ class Committer:
 
     def _apply(self, entries: Sequence[PendingCommit]) -> list[Outcome]:
         batches = [entry.batch for entry in entries]
-        if self.can_queue and any(entry.remake is not None for entry in entries):
+        if self.can_queue and any(entry.rebaser is not None for entry in entries):
             return cast("QueueingBackend", self._backend).commit_queued(batches, partial(self._rebase, entries))
         return self._backend.commit(batches)
 
@@ -423,20 +423,20 @@ class Committer:
         """Make the batches at these places anew. If a batch that is not stale comes before them, none is made: they
         would have to build on it before it is committed."""
         first = next(n for n, entry in enumerate(entries) if _changes(entry.batch, row.id))
-        remake = entries[first].remake
-        if first != places[0] or remake is None or not remake.lock.acquire(timeout=_LOCK_SECONDS):
+        rebaser = entries[first].rebaser
+        if first != places[0] or rebaser is None or not rebaser.lock.acquire(timeout=_LOCK_SECONDS):
             return [None] * len(places)
         self._rebasing = threading.get_ident()
         try:
             made: list[Batch | None] = []
             for place in places:
-                batch = _remake(entries[place], row)
+                batch = _rebase_one(entries[place], row)
                 made.append(batch)
                 row = row if batch is None else _after(batch, row)
             return made
         finally:
             self._rebasing = None
-            remake.lock.release()
+            rebaser.lock.release()
 
     def _settle(self, entry: PendingCommit, outcome: Outcome) -> None:
         tell, entry.tell = entry.tell, None  # at most once, even if this thread is interrupted
@@ -494,12 +494,12 @@ def _changes(batch: Batch, conversation: bytes) -> bool:
     return any(change.conversation == conversation for change in batch.changes)
 
 
-def _remake(entry: PendingCommit, row: ConversationRow) -> Batch | None:
+def _rebase_one(entry: PendingCommit, row: ConversationRow) -> Batch | None:
     """Return the batch of this entry, made anew; None if it may have been committed: it would be there twice."""
-    remake = entry.remake
-    if remake is None or entry.unsure:
+    rebaser = entry.rebaser
+    if rebaser is None or entry.unsure:
         return None
-    batch = remake(entry, row)
+    batch = rebaser(entry, row)
     if batch is not None:
         entry.batch = batch
     return batch

@@ -20,7 +20,7 @@ from .committer import report_stored
 from .creating import More, create
 from .deleting import FORGET_SECONDS, deletion
 from .packs import Reader, Rewrite
-from .recovery import PARTIAL
+from .recovery import PARTIAL_PREFIX
 from .setups import open_setups
 from .signals import RowChanged
 from .state import ConversationState, EncodedMessage, Placement, check_size, encode_message, label_fields, label_tags
@@ -98,7 +98,7 @@ def clear(state: ConversationState) -> None:
 
     def make(row: ConversationRow) -> Change | None:
         went = list(items.stored(engine, row.id))
-        gone = (*(item.key for item in engine.backend.items(row.id, PARTIAL)), *(item.key for item in went))
+        gone = (*(item.key for item in engine.backend.items(row.id, PARTIAL_PREFIX)), *(item.key for item in went))
         numbers = {m.number for m in engine.read_headers(row.id)}
         if not numbers and not gone:
             return None

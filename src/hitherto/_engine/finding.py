@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 
-def find(engine: "Engine", id: str) -> tuple[ConversationRow, MessageRow | None]:
+def find_by_id(engine: "Engine", id: str) -> tuple[ConversationRow, MessageRow | None]:
     """Return the rows that an id argument names: an exact message id, else a unique beginning of a message or
     conversation id."""
     if not isinstance(id, str) or not 0 < len(id) <= 36:

@@ -30,7 +30,7 @@ class RowOwner(Protocol):
     def adopt_locked(self, row: ConversationRow) -> AbstractContextManager[bool]: ...
 
 
-class Rebase(Generic[T]):
+class WriteRebaser(Generic[T]):
     """Makes one write of a conversation anew, and holds the result."""
 
     __slots__ = ("_enqueued", "_prepare", "_state", "made")

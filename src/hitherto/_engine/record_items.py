@@ -27,7 +27,7 @@ from ..backend import Change, ConversationRow, ItemRow
 from ..errors import Busy, Damaged, HithertoError, InvalidMessage
 from ..model import Saved
 from .bodies import Meta, open_meta
-from .recovery import MARK, Unmarked, remove_own_name
+from .recovery import MARK_KEY, Unmarked, remove_own_name
 from .revisions import read as read_ledger
 from .state import ConversationState, close_meta
 from .typed_items import ItemType
@@ -267,8 +267,8 @@ def _remove_mark(engine: "Engine", envelope: Envelope, row: ConversationRow, cha
     """Return the items to put and the keys to remove, so that the mark is gone if recording has `ended`."""
     if change.ended == "here":
         return remove_own_name(engine, envelope, row.id)
-    gone = change.ended is not None and engine.backend.items(row.id, MARK)
-    return (), (MARK,) if gone else ()
+    gone = change.ended is not None and engine.backend.items(row.id, MARK_KEY)
+    return (), (MARK_KEY,) if gone else ()
 
 
 def _join_changes(
@@ -279,7 +279,8 @@ def _join_changes(
     put: Sequence[ItemRow],
     unput: tuple[bytes, ...],
 ) -> Change:
-    """One change of all of it. It rewrites something, as any change of the row does: see `state.build_row_change`."""
+    """Join everything into one change. It counts as a rewrite, like every change of the row: see
+    `state.build_row_change`."""
     envelope = state.check(row)
     after = next_row(envelope, row) if added is None or added.row is None else added.row
     base = added or Change(row.id, row.token, after)

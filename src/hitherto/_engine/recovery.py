@@ -40,8 +40,8 @@ from .typed_items import ItemType, close_item
 if TYPE_CHECKING:
     from .engine import Engine
 
-PARTIAL = b"partial/"
-MARK = b"recovery"
+PARTIAL_PREFIX = b"partial/"
+MARK_KEY = b"recovery"
 
 
 class _PartialMessage(Struct, frozen=True, array_like=True):
@@ -59,7 +59,7 @@ _PARTIAL: Final = ItemType(_PartialContent, "an unfinished answer")
 
 def new_key(parent: int, token: bytes | None = None) -> bytes:
     """The key of an item for an answer to this message: several may be on their way at once."""
-    return PARTIAL + b"%016x/" % parent + (token or new_token()).hex().encode()
+    return PARTIAL_PREFIX + b"%016x/" % parent + (token or new_token()).hex().encode()
 
 
 def keep(
@@ -115,7 +115,7 @@ def find_partials(state: ConversationState) -> list[Partial]:
     """Return the partial answers, the newest first. An item that cannot be read is read again, by the current row; if
     that fails too, it is returned with its `problem`, so that it can be discarded."""
     partials = []
-    for item in state.engine.backend.items(state.id, PARTIAL):
+    for item in state.engine.backend.items(state.id, PARTIAL_PREFIX):
         try:
             partials.append(_read_partial(state.engine, state.envelope, item))
         except Damaged:
@@ -161,7 +161,7 @@ def key_of(partial: object) -> bytes:
     if not isinstance(partial, Partial):
         raise InvalidArgument(f"a {type(partial).__name__} where a Partial is wanted", hint="talk.partials()")
     key = partial.id.encode(errors="replace") if isinstance(partial.id, str) else b""
-    if not key.startswith(PARTIAL):
+    if not key.startswith(PARTIAL_PREFIX):
         raise InvalidArgument("this is nothing that was kept of an answer", hint="talk.partials()")
     return key
 
@@ -173,13 +173,13 @@ def mark_interrupted(message: Message) -> Message:
 
 def keys_below(engine: "Engine", conversation: bytes, doomed: Collection[int]) -> tuple[bytes, ...]:
     """Return the keys of the partial answers to these messages."""
-    keys = [item.key for item in engine.backend.items(conversation, PARTIAL)]
+    keys = [item.key for item in engine.backend.items(conversation, PARTIAL_PREFIX)]
     return tuple(key for key in keys if _parent(key) in doomed)
 
 
 def _parent(key: bytes) -> int:
     try:
-        return int(key[len(PARTIAL) : len(PARTIAL) + 16], 16)
+        return int(key[len(PARTIAL_PREFIX) : len(PARTIAL_PREFIX) + 16], 16)
     except ValueError:
         raise Damaged("an unfinished answer answers nothing") from None
 
@@ -200,8 +200,9 @@ _MARK: Final = ItemType(_Mark, "a recovery snapshot")
 
 
 def marks(state: ConversationState) -> Callable[[Envelope], tuple[ItemRow, ...]]:
-    """Return what makes the mark of a conversation that is recorded here, to be put with the next write; no item if it
-    is there already. The state that the caller has given stays in it, and so do the names of other recorders."""
+    """Return a function that makes the mark of a conversation that is recorded here, as items of the next write; none
+    if the mark is there already. The state that the caller has given stays in it, and so do the names of other
+    recorders."""
 
     def missing(envelope: Envelope) -> tuple[ItemRow, ...]:
         engine = state.engine
@@ -233,11 +234,11 @@ def mark(
     data = _MARK.encode(_Mark(conversation, engine.clock(), dict(state or {}), tuple(by)))
     if len(data) > engine.max_write_bytes:
         raise PayloadTooLarge(len(data), engine.max_write_bytes)
-    return close_item(envelope, conversation, MARK, data)
+    return close_item(envelope, conversation, MARK_KEY, data)
 
 
 def _find_mark(engine: "Engine", envelope: Envelope, conversation: bytes) -> _Mark | None:
-    items = engine.backend.items(conversation, MARK)
+    items = engine.backend.items(conversation, MARK_KEY)
     return open_mark(envelope, items[0]) if items else None
 
 
@@ -249,12 +250,12 @@ def remove_own_name(engine: "Engine", envelope: Envelope, conversation: bytes) -
     try:
         found = _find_mark(engine, envelope, conversation)
     except Damaged:  # whose it was cannot be told
-        return (), (MARK,)
+        return (), (MARK_KEY,)
     if found is None:
         return (), ()
     others = [who for who in found.makers if who != this(engine.opened) and not is_gone(who)]
     if not others:
-        return (), (MARK,)
+        return (), (MARK_KEY,)
     same = len(others) == len(found.makers)
     return () if same else (mark(engine, envelope, conversation, found.state, others),), ()
 
@@ -314,7 +315,8 @@ def keep_snapshot(engine: "Engine", conversation: object, given: "RecoverySnapsh
 
 
 def load_snapshot(engine: "Engine", conversation: object) -> RecoverySnapshot | None:
-    """Return the snapshot of a conversation; None if it was not recorded, or its recording came to its end."""
+    """Return the snapshot of a conversation; None if it was not recorded, or its recording
+    was ended properly."""
     engine.ensure_open()
     try:
         state = engine.state_of(engine.read_row(parse_conversation_id(id_of(conversation))))
@@ -334,7 +336,7 @@ def _read_mark(state: ConversationState) -> tuple[_Mark | None, str | None]:
     engine, problem = state.engine, None
     for _ in range(2):
         envelope = engine.codec.envelope(engine.read_row(state.id))
-        items = engine.backend.items(state.id, MARK)
+        items = engine.backend.items(state.id, MARK_KEY)
         if not items:
             return None, None
         try:

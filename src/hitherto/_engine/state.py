@@ -6,7 +6,7 @@ rows from that row, put them in the committer's queue, and replace the row by th
 outside. So many threads on one conversation share one sync, each message below the one before. If the optimistic row
 was wrong (another process was faster), the backend answers `Stale` with the stored row, and every write that was built
 on it is prepared again. A write is acknowledged only after its commit. On a server, the backend locks the row instead
-and lets the messages be prepared again from it at once (`_make_rebase`).
+and lets the messages be prepared again from it at once (`_make_rebaser`).
 """
 
 import threading
@@ -37,7 +37,7 @@ from .steps import Steps, finish
 
 if TYPE_CHECKING:
     from .engine import Engine
-    from .rebase import Rebase
+    from .rebase import WriteRebaser
     from .workspace import KeyState
 
 _TIPS = 8  # runs of one conversation that may grow at the same time: parallel branches and sub-agents
@@ -177,18 +177,18 @@ class ConversationState:
 
     def commit(
         self,
-        prepare: Callable[[ConversationRow], "Prepared[T]"],
+        make_change: Callable[[ConversationRow], "Prepared[T]"],
         enqueued: Callable[[PendingCommit, Change], None] = lambda _, __: None,
         restage: Callable[[], None] = lambda: None,
         tell: Tell | None = None,
         keys: "KeyState | None" = None,
     ) -> T:
         """Run `commit_steps`, and wait."""
-        return finish(self.engine.committer, self.commit_steps(prepare, enqueued, restage, tell, keys))
+        return finish(self.engine.committer, self.commit_steps(make_change, enqueued, restage, tell, keys))
 
     def commit_steps(
         self,
-        prepare: Callable[[ConversationRow], "Prepared[T]"],
+        make_change: Callable[[ConversationRow], "Prepared[T]"],
         enqueued: Callable[[PendingCommit, Change], None] = lambda _, __: None,
         restage: Callable[[], None] = lambda: None,
         tell: Tell | None = None,
@@ -196,32 +196,34 @@ class ConversationState:
         *,
         may_queue: bool = False,
     ) -> Steps[T]:
-        """Commit the change that `prepare` derives from the current row; prepare it again if another writer was faster.
+        """Commit the change that `make_change` derives from the current row; again if another writer was faster.
 
-        `prepare` may raise: then nothing is written. `enqueued` is called with each queued batch. Both are called under
-        the lock. `restage` is called if attachments have vanished. With `keys`, nothing is written under other keys of
-        the workspace than these: then it is `RowChanged`. With `may_queue`, the backend may have it prepared again
-        while it holds the row; `enqueued` is then called once more.
+        `make_change` may raise: then nothing is written. `enqueued` is called with each queued batch. Both are called
+        under the lock. `restage` is called if attachments have vanished. With `keys`, nothing is written under other
+        keys of the workspace than these: then it is `RowChanged`. With `may_queue`, the backend may have
+        it prepared again while it holds the row; `enqueued` is then called once more.
         """
         for _ in range(MAX_COMMIT_ATTEMPTS):
-            again = self._make_rebase(prepare, enqueued) if may_queue and self.engine.committer.can_queue else None
+            rebaser = (
+                self._make_rebaser(make_change, enqueued) if may_queue and self.engine.committer.can_queue else None
+            )
             with self.lock:
-                change, result = prepare(self.row)
-                row, epoch = self.row, self.epoch  # `prepare` may have looked again
+                change, result = make_change(self.row)
+                row, epoch = self.row, self.epoch  # `make_change` may have looked again
                 if change is None:
                     return result
                 batch = Batch((change,), () if keys is None else keys.require)
-                entry = self.engine.committer.enqueue(batch, tell=tell, remake=again)
+                entry = self.engine.committer.enqueue(batch, tell=tell, rebaser=rebaser)
                 enqueued(entry, change)
                 if change.row is not None:
                     self.row = change.row
             try:
                 outcome = yield entry
             except BaseException:
-                self._go_back(*((row, epoch) if again is None or again.made is None else again.made[:2]))
+                self._go_back(*((row, epoch) if rebaser is None or rebaser.made is None else rebaser.made[:2]))
                 raise
-            if again is not None and again.made is not None:
-                row, epoch, result = again.made
+            if rebaser is not None and rebaser.made is not None:
+                row, epoch, result = rebaser.made
             if isinstance(outcome, Done):
                 self.engine.background.wrote()
                 return result
@@ -237,14 +239,14 @@ class ConversationState:
                 self.adopt_row(rows[0] if rows else None, epoch)
         raise Busy(f"conversation {self.name} changes faster than this write can be prepared")
 
-    def _make_rebase(
+    def _make_rebaser(
         self,
-        prepare: Callable[[ConversationRow], "Prepared[T]"],
+        make_change: Callable[[ConversationRow], "Prepared[T]"],
         enqueued: Callable[[PendingCommit, Change], None],
-    ) -> "Rebase[T]":
-        from .rebase import Rebase  # noqa: PLC0415  # only stores on a server have queues
+    ) -> "WriteRebaser[T]":
+        from .rebase import WriteRebaser  # noqa: PLC0415  # only stores on a server have queues
 
-        return Rebase(self, prepare, enqueued)
+        return WriteRebaser(self, make_change, enqueued)
 
     def _go_back(self, row: ConversationRow, epoch: int) -> None:
         """Restore the row from before a write that failed, or whose outcome is unknown. If that row is stale by now,
@@ -275,7 +277,7 @@ class ConversationState:
         where the first one goes. Without `is_bounded`, the conversation may exceed its limit of bytes."""
         unput, put, writes = changes.unput, changes.put, changes.writes
 
-        def prepare(drafts: Sequence[EncodedMessage], row: ConversationRow) -> "Prepared[list[Saved]]":
+        def make_change(drafts: Sequence[EncodedMessage], row: ConversationRow) -> "Prepared[list[Saved]]":
             spot = choose(self.read_stored_row() if writes else row)  # items are compared with the stored ones
             change, messages = self.prepare(self.row, drafts, spot, is_bounded=is_bounded)  # it may have looked again
             if change is not None and (unput or put is not None):
@@ -284,7 +286,7 @@ class ConversationState:
                 change = items.join(self, self.row, change, writes)[0]
             return change, messages
 
-        steps = self.write_steps(drafts, prepare, enqueued, is_bounded=is_bounded, may_queue=not writes)
+        steps = self.write_steps(drafts, make_change, enqueued, is_bounded=is_bounded, may_queue=not writes)
         return self._measure(steps) if self.engine.telemetry.is_on else steps
 
     def _measure(self, steps: Steps[T]) -> Steps[T]:
@@ -294,29 +296,29 @@ class ConversationState:
     def write(
         self,
         drafts: Sequence[EncodedMessage],
-        prepare: Callable[[Sequence[EncodedMessage], ConversationRow], "Prepared[T]"],
+        make_change: Callable[[Sequence[EncodedMessage], ConversationRow], "Prepared[T]"],
         enqueued: Callable[[PendingCommit, Change], None] = lambda _, __: None,
         *,
         is_bounded: bool = True,
     ) -> T:
         """Run `write_steps`, and wait."""
-        return finish(self.engine.committer, self.write_steps(drafts, prepare, enqueued, is_bounded=is_bounded))
+        return finish(self.engine.committer, self.write_steps(drafts, make_change, enqueued, is_bounded=is_bounded))
 
     def write_steps(
         self,
         drafts: Sequence[EncodedMessage],
-        prepare: Callable[[Sequence[EncodedMessage], ConversationRow], "Prepared[T]"],
+        make_change: Callable[[Sequence[EncodedMessage], ConversationRow], "Prepared[T]"],
         enqueued: Callable[[PendingCommit, Change], None] = lambda _, __: None,
         *,
         is_bounded: bool = True,
         may_queue: bool = True,
     ) -> Steps[T]:
-        """Commit the change that `prepare` makes of the drafts, with their large content; repeat as `commit` does."""
+        """Commit the change that `make_change` makes of the drafts, with large content; repeat as `commit` does."""
         while True:
             stage_again = partial(self.stage, drafts, is_bounded=is_bounded)
             try:
                 stage_again()
-                again = partial(prepare, drafts)
+                again = partial(make_change, drafts)
                 return (yield from self.commit_steps(again, enqueued, stage_again, report_stored, may_queue=may_queue))
             except KeyChanged:
                 for one in drafts:

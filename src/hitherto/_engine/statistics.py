@@ -11,7 +11,7 @@ from datetime import date, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..backend import ConversationRow, Said, Totals, Where, conversation_kinds
+from ..backend import ConversationRow, DayCount, Totals, Where, conversation_kinds
 from ..listing import conversations, pages
 from ..model import approximate_tokens, to_datetime
 from ..reports import Stats
@@ -75,7 +75,7 @@ def activity(engine: "Engine", days: int) -> dict[date, dict[str, int]]:
     return {_date(day): dict(roles) for day, roles in found.items()}
 
 
-def _count_verified(engine: "Engine", kind: str, since: int, _day: int) -> Iterator[Said]:
+def _count_verified(engine: "Engine", kind: str, since: int, _day: int) -> Iterator[DayCount]:
     """Yield the counts since then of the conversations of a sealed store that pass their integrity proof."""
     for places in pages(engine.backend, [Where(kind)]):
         recent = [place.id for place in places if place.at >= since]
@@ -86,14 +86,14 @@ def _count_verified(engine: "Engine", kind: str, since: int, _day: int) -> Itera
             return
 
 
-def _count_messages(engine: "Engine", row: ConversationRow, since: int) -> Iterator[Said]:
+def _count_messages(engine: "Engine", row: ConversationRow, since: int) -> Iterator[DayCount]:
     after = None
     while True:
         headers = engine.backend.scan(row.id, after=after, newest_first=True, limit=_HEADERS, bodies=False)
         for header in headers:
             if header.created_at < since:
                 return
-            yield Said(header.created_at // _DAY, header.role, 1)
+            yield DayCount(header.created_at // _DAY, header.role, 1)
         if len(headers) < _HEADERS:
             return
         after = headers[-1].seq

@@ -21,7 +21,7 @@ from .bodies import Attached, decode_body, open_meta
 from .filters import description_fields
 from .packs import Reader, run_of
 from .record_items import check_items
-from .recovery import MARK, PARTIAL, open_mark, open_partial
+from .recovery import MARK_KEY, PARTIAL_PREFIX, open_mark, open_partial
 from .retry import MAX_LONG_ATTEMPTS, retry
 from .revisions import read as read_ledger
 from .setups import SETUP
@@ -94,8 +94,8 @@ class _Verification:
             return None
 
     def _look_for_strangers(self) -> None:
-        """Report tags that lead to conversations that do not have them; not if anything is unread, which may have
-        them."""
+        """Report tags that lead to a conversation without them. Skipped if a conversation is unread, because it may
+        have them."""
         if self._problems or self._unread:
             return
         if any(_is_strange(self._engine, *accused) for accused in self._tags.strange()):
@@ -270,12 +270,12 @@ class _Check:
                     SETUP.open(self.envelope, item)
                 except HithertoError as error:
                     self.say(str(error))
-            for item in self.engine.backend.items(self.row.id, PARTIAL):
+            for item in self.engine.backend.items(self.row.id, PARTIAL_PREFIX):
                 try:
                     open_partial(self.envelope, item)
                 except HithertoError as error:
                     self.say(str(error))
-            for item in self.engine.backend.items(self.row.id, MARK):
+            for item in self.engine.backend.items(self.row.id, MARK_KEY):
                 try:
                     open_mark(self.envelope, item)
                 except HithertoError as error:

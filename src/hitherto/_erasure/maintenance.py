@@ -26,7 +26,7 @@ from .._engine.filters import description_tags
 from .._engine.packing import pack
 from .._sealing.codec import next_row
 from .._system import forks
-from ..backend import CHAT, Batch, Change, ConversationRow, Done, Loose, Where
+from ..backend import CHAT, Batch, Change, ConversationRow, Done, UnpackedRun, Where
 from ..errors import Closed, Damaged, NotFound, StorageFull
 from ..events import warn
 from ..reports import Maintenance
@@ -188,7 +188,7 @@ def _renew(engine: "Engine", conversation: bytes) -> None:
             renew(engine, row.id)
 
 
-def _owners(runs: list[Loose]) -> list[bytes]:
+def _owners(runs: list[UnpackedRun]) -> list[bytes]:
     return list({run.conversation: None for run in runs})
 
 

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from .._engine.bodies import WorkspaceMeta, open_meta
 from .._engine.committer import report_deletion
-from .._engine.recovery import MARK, PARTIAL, open_mark, open_partial
+from .._engine.recovery import MARK_KEY, PARTIAL_PREFIX, open_mark, open_partial
 from .._engine.retry import retry
 from .._engine.signals import RowChanged
 from ..attachment import CHUNK
@@ -128,20 +128,22 @@ def _check_policy(policy: RetentionPolicy) -> RetentionPolicy:
 
 
 def plan_sweep(
-    engine: "Engine", policy: RetentionPolicy | None, now: datetime | None, *, recorded: bool = True
+    engine: "Engine", policy: RetentionPolicy | None, now: datetime | None, *, check_recordings: bool = True
 ) -> SweepPlan:
-    """Plan a sweep. Reads the lifetime of every conversation. Without `recorded` it does not check which of them are
-    being recorded, for callers that check again anyway."""
+    """Plan a sweep. Reads the lifetime of every conversation. Without `check_recordings` it does not ask which of
+    them are being recorded: `Sweep._still_due` asks at the moment of each purge."""
     policy = policy_of(engine) if policy is None else _check_policy(policy)
     now = to_datetime(engine.clock()) if now is None else now
     from_datetime(now, "now")
-    return plan(_candidates(engine, policy, now, recorded), policy, now)
+    return plan(_candidates(engine, policy, now, check_recordings), policy, now)
 
 
-def _candidates(engine: "Engine", policy: RetentionPolicy | None, now: datetime, recorded: bool) -> Iterator[Candidate]:
+def _candidates(
+    engine: "Engine", policy: RetentionPolicy | None, now: datetime, check_recordings: bool
+) -> Iterator[Candidate]:
     for some in _lifetimes(engine):
         rows = _whole_rows(engine, [one for _, one in some if one is not None], policy, now)
-        answered = {id for id, row in rows.items() if _being_recorded(engine, row)} if recorded else set()
+        answered = {id for id, row in rows.items() if _being_recorded(engine, row)} if check_recordings else set()
         for id, one in some:
             if one is None:
                 yield Candidate(show_conversation_id(id), None)
@@ -211,13 +213,13 @@ def _being_recorded(engine: "Engine", row: ConversationRow) -> bool:
     if engine.recorded.get(row.id):
         return True
     now = engine.clock()
-    for item in engine.backend.items(row.id, PARTIAL):
+    for item in engine.backend.items(row.id, PARTIAL_PREFIX):
         with suppress(Damaged):  # torn: no recorder continues it
             if abs(now - open_partial(engine.codec.envelope(row), item).at) < _ON_ITS_WAY:
                 return True
     if row.expires_at is None:
         return False  # a mark is as old as its question, and a recent question is not due by a policy
-    for item in engine.backend.items(row.id, MARK):
+    for item in engine.backend.items(row.id, MARK_KEY):
         with suppress(Damaged):
             if abs(now - open_mark(engine.codec.envelope(row), item).at) < _THOUGHT_OVER:
                 return True

@@ -24,7 +24,7 @@ from .._engine.bodies import close_pack as closed_pack
 from .._engine.bodies import decode_body, encode, meta_place, open_meta, open_pack_raw, pack_message
 from .._engine.filters import description_fields
 from .._engine.packs import Reader, run_of
-from .._engine.recovery import MARK, mark
+from .._engine.recovery import MARK_KEY, mark
 from .._engine.retry import retry
 from .._engine.revisions import KEY as LEDGER
 from .._engine.revisions import NOTHING
@@ -575,7 +575,7 @@ def _items_anew(engine: "Engine", row: ConversationRow, old: Envelope, new: Enve
             try:
                 anew.append(replace(item, body=new.close(place, old.open(place, item.body))))
             except Damaged:
-                if item.key != MARK:
+                if item.key != MARK_KEY:
                     raise
                 anew.append(mark(engine, new, row.id))  # a torn mark is restored from the tree
     return tuple(anew)

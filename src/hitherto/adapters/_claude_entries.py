@@ -14,7 +14,7 @@ from ..model import Message, Usage
 
 
 def uuid_of(entry: Whole) -> str | None:
-    """Return what the entry is called, and known by when it comes again; None for titles, modes and the like."""
+    """Return the entry's uuid, by which a repetition is recognised; None for titles, modes and the like."""
     uuid = entry.get("uuid")
     return uuid if isinstance(uuid, str) and uuid else None
 

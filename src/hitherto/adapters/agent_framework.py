@@ -129,8 +129,8 @@ def _plain(whole: Mapping[str, object]) -> dict[str, Any]:
 
 
 def _unknown(known: list[dict[str, Any]], given: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the messages that do not repeat what is known. `known` is the end of a history, longer than what is given
-    if the history is."""
+    """Return the messages that do not repeat the `known` ones, which are the end of the stored history. There may be
+    more known messages than given ones."""
     names, given_names = [_name(one) for one in known], [_name(one) for one in given]
     for start in range(len(given) - len(known) + 1 if known else 0):  # the whole history is in what is given
         if given_names[start : start + len(known)] == names and not (start == 0 and _is_lone_question(known)):

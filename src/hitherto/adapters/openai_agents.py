@@ -307,7 +307,7 @@ def _unpickle(
 
 
 def _encode(value: object) -> bytes:
-    """As ASCII, which takes halves of surrogate pairs and integers of any size."""
+    """Encode as ASCII JSON, which can hold halves of surrogate pairs and integers of any size."""
     return json.dumps(value).encode()
 
 

@@ -19,21 +19,21 @@ from ..backend import (
     Change,
     Changes,
     ConversationRow,
+    DayCount,
     Disk,
     Info,
     ItemRow,
     Lifetime,
-    Loose,
     MessageRow,
     Missing,
     Outcome,
     PackRow,
     Position,
-    Said,
     Stale,
     Tag,
     Taken,
     Totals,
+    UnpackedRun,
     Where,
 )
 from ..errors import Closed, InvalidArgument
@@ -88,14 +88,14 @@ class MemoryBackend:
                 if row.kind != WORKSPACE and not batch.every_key.fits(row.data_key):
                     return Stale(row.id, row)
         for change in batch.changes:
-            problem = self._problem(change, arriving=batch.arriving)
+            problem = self._problem(change, is_copy=batch.is_copy)
             if problem is not None:
                 return problem
         for change in batch.changes:
             self._apply(change)
         return DONE
 
-    def _problem(self, change: Change, *, arriving: bool) -> Outcome | None:
+    def _problem(self, change: Change, *, is_copy: bool) -> Outcome | None:
         row = self._conversations.get(change.conversation)
         if change.expect is None:
             if row is not None:
@@ -110,7 +110,7 @@ class MemoryBackend:
                 if other.id != row.id:
                     return Taken("key", other.id)
         for message in change.add:
-            if message.number % RUN == 0 and self._run_taken(message.number, arriving=arriving):
+            if message.number % RUN == 0 and self._run_taken(message.number, is_copy=is_copy):
                 return Taken("number", change.conversation)
             if message.key is not None and self.messages(keys=(change.conversation, [message.key])):
                 return Taken("message key", change.conversation)
@@ -120,9 +120,9 @@ class MemoryBackend:
                 return Missing(change.conversation, name)
         return None
 
-    def _run_taken(self, first: int, *, arriving: bool) -> bool:
+    def _run_taken(self, first: int, *, is_copy: bool) -> bool:
         """Tell whether a number of this run is, or ever was, in use."""
-        was = first <= self._retired and not arriving
+        was = first <= self._retired and not is_copy
         return was or any(number in self._messages for number in range(first, first + RUN))
 
     def _apply(self, change: Change) -> None:
@@ -230,12 +230,12 @@ class MemoryBackend:
             rows = list(self._select(Where(kind)))
         yield [Lifetime(row.id, row.active_at, row.expires_at, row.held) for row in rows]
 
-    def said(self, kind: str, since: int, day: int) -> list[Said]:
+    def said(self, kind: str, since: int, day: int) -> list[DayCount]:
         with self._open():
             wanted = {row.id for row in self._select(Where(kind)) if row.active_at >= since}
             new = (m for m in self._messages.values() if m.created_at >= since and m.conversation in wanted)
             found = Counter((m.created_at // day, m.role) for m in new)
-        return [Said(*what, count) for what, count in found.items()]
+        return [DayCount(*what, count) for what, count in found.items()]
 
     def _select(self, where: Where) -> Iterable[ConversationRow]:
         for row in self._conversations.values():
@@ -268,11 +268,11 @@ class MemoryBackend:
         with self._open():
             return [self._packs[first] for first in runs if first in self._packs]
 
-    def loose(self, *, full: bool, after: int = -1, limit: int) -> list[Loose]:
+    def loose(self, *, full: bool, after: int = -1, limit: int) -> list[UnpackedRun]:
         with self._open():
             wanted = RUN - 1 if full else 0
             numbers = sorted(n for n, m in self._messages.items() if n % RUN == wanted and m.body is not None)
-            runs = [Loose(n - wanted, self._messages[n].conversation) for n in numbers]
+            runs = [UnpackedRun(n - wanted, self._messages[n].conversation) for n in numbers]
         return [run for run in runs if run.first > after][:limit]
 
     def path(self, number: int) -> Iterator[list[MessageRow] | PackRow]:

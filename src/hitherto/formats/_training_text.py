@@ -1,4 +1,4 @@
-"""Turns: what stands in a thread, as training formats say it.
+"""Splits the messages of a thread into turns, the unit of training formats.
 
 A turn has a speaker and a text. A message may be several turns, its words and each of its calls; neighbours of one
 speaker are one.

@@ -351,7 +351,7 @@ class _Rollout:
         yield self._record(kind, record)
 
     def _follow_turn(self, payload: Fields) -> None:
-        """See whether a sub-agent's own turns have begun: their ids are younger than that of its thread."""
+        """Note that a sub-agent's own turns have begun, if the id of this turn is younger than that of its thread."""
         if not self._is_own and not isinstance(self._meta.get("subagent_history_start_ordinal"), int):
             turn, thread = _time_of_id(text(payload.get("turn_id"))), _time_of_id(_thread(self._meta))
             self._is_own = turn is not None and thread is not None and turn >= thread

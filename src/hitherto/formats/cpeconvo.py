@@ -242,7 +242,7 @@ def _plain(
 
 
 def _numbers(models: Iterable[tuple[str, str]], setups: Sequence[Setup]) -> list[int]:
-    """Return the number of each message's setup, from 1: the first with its provider and model."""
+    """For each message, the number (from 1) of the first setup with its provider and model; 0 if unknown."""
     known = {(setups[n].provider, setups[n].model): n + 1 for n in reversed(range(len(setups)))}
     return [known.get(model, 0) if any(model) else 0 for model in models]
 

@@ -120,7 +120,8 @@ class KnownConversations:
             self._conversations.setdefault((recorded.talk.id, recorded.talk.position.label), recorded)
 
     def _abandon(self, recorded: RecordedConversation) -> None:
-        """Queue a conversation to be ended by the next recorder that passes by: we may be in the middle of a write."""
+        """Queue a conversation to be ended later by any recorder, because this thread may be in the middle of a
+        write."""
         self._sent.forget(recorded)
         if recorded in self.open_conversations:
             self.open_conversations.discard(recorded)

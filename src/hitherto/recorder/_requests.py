@@ -27,8 +27,8 @@ FIELDS = {"openai-chat": "messages", "openai-responses": "input", "anthropic": "
 def keep_request(
     recorder: Recorder, data: bytes, model: str | None, session: str | None, *, is_main: bool = False
 ) -> Place:
-    """Keep the new messages of a request before it is sent. `model` is the one that its path names, if the body names
-    none. `is_main` is that of `Recorder.ask`."""
+    """Keep the new messages of a request before it is sent. `model` is the model that the path names, for a body
+    without one. `is_main` is passed to `Recorder.ask`."""
     earlier = recorder.sent.find(data)
     found = None if earlier is None else _keep_rest(recorder, earlier, data, model, session)
     return found if isinstance(found, Place) else _keep_whole(recorder, data, model, session, found, is_main=is_main)

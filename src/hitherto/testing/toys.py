@@ -26,21 +26,21 @@ from ..backend import (
     Batch,
     Changes,
     ConversationRow,
+    DayCount,
     Disk,
     Info,
     ItemRow,
     Lifetime,
-    Loose,
     MessageRow,
     Outcome,
     PackRow,
     Position,
     QueueingBackend,
     Rebase,
-    Said,
     Stale,
     Tag,
     Totals,
+    UnpackedRun,
     Where,
 )
 from ..backends.memory import MemoryBackend
@@ -230,7 +230,7 @@ class Contrary:
     def lifetimes(self, kind: str) -> Iterator[list[Lifetime]]:
         return self.inner.lifetimes(kind)
 
-    def said(self, kind: str, since: int, day: int) -> list[Said]:
+    def said(self, kind: str, since: int, day: int) -> list[DayCount]:
         return self.inner.said(kind, since, day)
 
     def kinds(self) -> list[str]:
@@ -244,7 +244,7 @@ class Contrary:
     def packs(self, runs: Sequence[int]) -> list[PackRow]:
         return self.inner.packs(runs)
 
-    def loose(self, *, full: bool, after: int = -1, limit: int) -> list[Loose]:
+    def loose(self, *, full: bool, after: int = -1, limit: int) -> list[UnpackedRun]:
         return self.inner.loose(full=full, after=after, limit=limit)
 
     def path(self, number: int) -> Iterator[list[MessageRow] | PackRow]:

@@ -320,8 +320,8 @@ class Viewer:
         return HTMLResponse(text_page(self.links, view.talk.title, view.id, message, text))
 
     def media(self, request: Request) -> Response:
-        """The binary content of a block. It is named as what it is if a browser cannot run it, and is a file to keep
-        otherwise; a page of its own has no rights at all."""
+        """The binary content of a block. Images and media have their own type; all other content, which a browser could
+        run, is sent as a download. A sandbox policy takes all rights from either."""
         view = self.view.open(request.path_params["conversation"])
         message = request.path_params["message"]
         blocks = view.messages([view.number(message)])[0].blocks

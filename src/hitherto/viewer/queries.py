@@ -178,8 +178,8 @@ class StoreView:
     # -- the list
 
     def conversations(self, wanted: Wanted, cursor: str | None = None) -> ConversationList:
-        """Return a page of the list. With filters that are compared card by card it has a few more cards than usual, or
-        fewer: it looks at `MOST_COMPARED` conversations, and its cursor goes on from there."""
+        """Return a page of the list. Some filters have no index; a page then looks at `MOST_COMPARED` conversations, so
+        its length varies. Its cursor goes on from there."""
         kinds = sorted({CHAT, *conversation_kinds(self.store.backend)})
         policy, now = self.store.retention, datetime.now(UTC)
         if wanted.label:

@@ -27,19 +27,19 @@ from ...backend import (
     Batch,
     Changes,
     ConversationRow,
+    DayCount,
     Disk,
     Info,
     ItemRow,
     Lifetime,
-    Loose,
     MessageRow,
     Outcome,
     PackRow,
     Position,
     Rebase,
-    Said,
     Tag,
     Totals,
+    UnpackedRun,
     Where,
     after_prefix,
 )
@@ -236,7 +236,7 @@ class PostgresBackend:
             last = found[-1][0]
             yield [Lifetime(*row) for row in found]
 
-    def said(self, kind: str, since: int, day: int) -> list[Said]:
+    def said(self, kind: str, since: int, day: int) -> list[DayCount]:
         query = (
             "SELECT m.created_at / %s AS day, m.role, count(*) FROM hitherto.conversation c "
             "JOIN hitherto.message m ON m.workspace_id = c.workspace_id AND m.conversation = c.id "
@@ -244,7 +244,7 @@ class PostgresBackend:
             "GROUP BY day, m.role"
         )
         found = self._all(query, (day, self._w, kind.encode(), since, since))
-        return [Said(day, bytes(role).decode(), count) for day, role, count in found]
+        return [DayCount(day, bytes(role).decode(), count) for day, role, count in found]
 
     def _condition(self, where: Where) -> tuple[str, tuple[object, ...]]:
         condition = "c.workspace_id = %s AND c.kind = %s"
@@ -284,14 +284,14 @@ class PostgresBackend:
         )
         return [PackRow(*found) for found in self._all(query, (self._w, list(runs)))]
 
-    def loose(self, *, full: bool, after: int = -1, limit: int) -> list[Loose]:
+    def loose(self, *, full: bool, after: int = -1, limit: int) -> list[UnpackedRun]:
         wanted = RUN - 1 if full else 0
         query = (
             "SELECT number, conversation FROM hitherto.message WHERE workspace_id = %s AND loose = %s AND number > %s "
             "ORDER BY number LIMIT %s"
         )
         found = self._all(query, (self._w, int(full), after + wanted, limit))
-        return [Loose(number - wanted, id) for number, id in found]
+        return [UnpackedRun(number - wanted, id) for number, id in found]
 
     def path(self, number: int) -> Iterator[list[MessageRow] | PackRow]:
         """Read each run in one statement, hence in one snapshot: a body that is packed meanwhile is never seen

@@ -92,7 +92,7 @@ def only_arrive(batches: Sequence[Batch]) -> bool:
     changes = [change for batch in batches for change in batch.changes]
     named = [change.conversation for change in changes]
     return (
-        all(batch.arriving for batch in batches)
+        all(batch.is_copy for batch in batches)
         and len(set(named)) == len(named)
         and not any(id in named for batch in batches for id, _ in batch.require)
         and all(batch.every_key is None for batch in batches)

@@ -158,7 +158,7 @@ class Writer:
     @staticmethod
     def is_short(batch: Batch) -> bool:
         """Tell whether a batch only updates one row and adds messages to a run that has begun."""
-        if batch.require or batch.arriving or batch.every_key is not None or len(batch.changes) != 1:
+        if batch.require or batch.is_copy or batch.every_key is not None or len(batch.changes) != 1:
             return False
         change = batch.changes[0]
         if change.expect is None or change.row is None or change.rekey or len(change.add) > _MOST:
@@ -359,7 +359,7 @@ class Writer:
         if other is not None:
             return Stale(other.id, other)
         for change in batch.changes:
-            problem = self._problem(connection, change, rows.get(change.conversation), arriving=batch.arriving)
+            problem = self._problem(connection, change, rows.get(change.conversation), is_copy=batch.is_copy)
             if problem is not None:
                 return problem
         for change in batch.changes:
@@ -369,7 +369,7 @@ class Writer:
                 self._apply(connection, change, change.row)
                 if _replaces(change, rows.get(change.conversation)):
                     connection.execute(MARK, (self._w,))
-            if not batch.arriving:
+            if not batch.is_copy:
                 self._check_numbers(connection, change)
             if change.row is None:
                 del rows[change.conversation]
@@ -378,7 +378,7 @@ class Writer:
         return DONE
 
     def _problem(
-        self, connection: Connection, change: Change, row: ConversationRow | None, *, arriving: bool
+        self, connection: Connection, change: Change, row: ConversationRow | None, *, is_copy: bool
     ) -> Outcome | None:
         id = change.conversation
         if change.expect is None:
@@ -393,7 +393,7 @@ class Writer:
                 if other != id:
                     return Taken("key", other)
         for message in change.add:
-            if message.number % RUN == 0 and self._is_run_taken(connection, message.number, arriving=arriving):
+            if message.number % RUN == 0 and self._is_run_taken(connection, message.number, is_copy=is_copy):
                 return Taken("number", id)
             if message.key is not None:
                 query = "SELECT 1 FROM hitherto.message WHERE workspace_id = %s AND conversation = %s AND key = %s"
@@ -427,13 +427,13 @@ class Writer:
                 return Missing(change.conversation, name)
         return None
 
-    def _is_run_taken(self, connection: Connection, first: int, *, arriving: bool) -> bool:
+    def _is_run_taken(self, connection: Connection, first: int, *, is_copy: bool) -> bool:
         """Check both places in one statement: between two, a purge could move the run from one to the other."""
         query = (
             "SELECT 1 FROM hitherto.message WHERE workspace_id = %s AND number BETWEEN %s AND %s UNION ALL "
             "SELECT 1 FROM hitherto.workspace WHERE workspace_id = %s AND retired >= %s AND NOT %s LIMIT 1"
         )
-        values = (self._w, first, first + RUN - 1, self._w, first, arriving)
+        values = (self._w, first, first + RUN - 1, self._w, first, is_copy)
         return connection.execute(query, values).fetchone() is not None
 
     def _apply(self, connection: Connection, change: Change, row: ConversationRow) -> None:

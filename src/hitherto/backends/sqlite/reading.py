@@ -15,15 +15,15 @@ import msgspec
 from ...backend import (
     AttachmentRow,
     ConversationRow,
+    DayCount,
     ItemRow,
     Lifetime,
-    Loose,
     MessageRow,
     PackRow,
     Position,
-    Said,
     Tag,
     Totals,
+    UnpackedRun,
     Where,
     after_prefix,
 )
@@ -154,7 +154,7 @@ class Reader:
                 return
             place = found[-1][0]
 
-    def said(self, kind: str, since: int, day: int) -> list[Said]:
+    def said(self, kind: str, since: int, day: int) -> list[DayCount]:
         """Read conversations that began before `since` from their ends, and stop at `since`. The others are counted one
         by one, because one GROUP BY over all of them would sort every message."""
         began_since = (
@@ -172,7 +172,7 @@ class Reader:
             for (place,) in fetch_all(connection, older, (self._workspace, kind, since, since)):
                 rows = takewhile(lambda row: row[0] >= since, connection.execute(backwards, (place,)))
                 counts.update((at // day, role) for at, role in rows)
-        return [Said(*what, count) for what, count in counts.items()]
+        return [DayCount(*what, count) for what, count in counts.items()]
 
     def _rarest(self, connection: apsw.Connection, tags: Sequence[bytes]) -> tuple[bytes | None, int]:
         """Return the tag that the fewest conversations have, and their number. The count stops at `_COMMON`."""
@@ -256,7 +256,7 @@ class Reader:
                 ]
         return rows
 
-    def loose(self, *, full: bool, after: int = -1, limit: int) -> list[Loose]:
+    def loose(self, *, full: bool, after: int = -1, limit: int) -> list[UnpackedRun]:
         wanted = RUN - 1 if full else 0
         query = (
             "SELECT m.number, c.id FROM message m INDEXED BY {} "
@@ -267,7 +267,7 @@ class Reader:
         bounds = (self._base + after + wanted, self._base + (1 << WORKSPACE_BITS), limit)
         with self._connection() as connection:
             found = fetch_by_index(connection, "message_loose", query, bounds)
-        return [Loose(number - self._base - wanted, id) for number, id in found]
+        return [UnpackedRun(number - self._base - wanted, id) for number, id in found]
 
     def path(self, number: int) -> Iterator[list[MessageRow] | PackRow]:
         base = self._base

@@ -76,7 +76,7 @@ class Writer:
             return Stale(other.id, other)
         places: list[Place] = []
         for change in batch.changes:
-            place = self._find_place(connection, change, arriving=batch.arriving)
+            place = self._find_place(connection, change, is_copy=batch.is_copy)
             if not isinstance(place, tuple):
                 return place
             places.append(place)
@@ -94,7 +94,7 @@ class Writer:
         found = fetch_first(connection, query, values)
         return None if found is None else find_row(connection, self._workspace, found[0])
 
-    def _find_place(self, connection: apsw.Connection, change: Change, *, arriving: bool) -> Place | Outcome:
+    def _find_place(self, connection: apsw.Connection, change: Change, *, is_copy: bool) -> Place | Outcome:
         """Return the place of the conversation (0 for a new one), or the outcome if the change cannot be applied."""
         query = (
             "SELECT place, token, active_at, "
@@ -119,7 +119,7 @@ class Writer:
         else:
             place = (found[0], found[2], found[3], found[4:])
         for message in change.add:
-            if message.number % RUN == 0 and self._is_run_taken(connection, message.number, arriving=arriving):
+            if message.number % RUN == 0 and self._is_run_taken(connection, message.number, is_copy=is_copy):
                 return Taken("number", change.conversation)
             if message.key is not None and self._is_key_taken(connection, place[0], message.key):
                 return Taken("message key", change.conversation)
@@ -128,14 +128,14 @@ class Writer:
                 return Missing(change.conversation, name)
         return place
 
-    def _is_run_taken(self, connection: apsw.Connection, number: int, *, arriving: bool) -> bool:
+    def _is_run_taken(self, connection: apsw.Connection, number: int, *, is_copy: bool) -> bool:
         """Tell whether a number of this run is, or ever was, in use."""
         first = self._base + number
         query = (
             "SELECT 1 FROM message WHERE number BETWEEN ? AND ? UNION ALL "
             "SELECT 1 FROM workspace WHERE place = ? AND retired >= ? AND NOT ? LIMIT 1"
         )
-        return fetch_first(connection, query, (first, first + RUN - 1, self._workspace, number, arriving)) is not None
+        return fetch_first(connection, query, (first, first + RUN - 1, self._workspace, number, is_copy)) is not None
 
     def _is_key_taken(self, connection: apsw.Connection, place: int, key: bytes) -> bool:
         query = "SELECT 1 FROM message WHERE conversation = ? AND key = ?"

@@ -11,10 +11,10 @@ from ...backend import (
     Backend,
     Batch,
     Change,
-    Loose,
     Missing,
     Stale,
     Tag,
+    UnpackedRun,
 )
 from ...ids import RUN
 from .rows import (
@@ -117,20 +117,25 @@ class PackContract:
     def test_loose_runs_are_listed_in_order(self, backend: Backend) -> None:
         whole = [message_row(n) for n in (*range(RUN), *range(64, 64 + RUN))]
         backend.commit([create(*whole, message_row(320)), create(message_row(352, B), message_row(353, B), id=B)])
-        assert backend.loose(full=True, limit=9) == [Loose(0, A), Loose(64, A)]
-        assert backend.loose(full=True, after=0, limit=9) == [Loose(64, A)]
+        assert backend.loose(full=True, limit=9) == [UnpackedRun(0, A), UnpackedRun(64, A)]
+        assert backend.loose(full=True, after=0, limit=9) == [UnpackedRun(64, A)]
         assert backend.loose(full=True, after=64, limit=9) == []
-        assert backend.loose(full=False, limit=9) == [Loose(0, A), Loose(64, A), Loose(320, A), Loose(352, B)]
-        assert backend.loose(full=False, after=64, limit=1) == [Loose(320, A)]
+        assert backend.loose(full=False, limit=9) == [
+            UnpackedRun(0, A),
+            UnpackedRun(64, A),
+            UnpackedRun(320, A),
+            UnpackedRun(352, B),
+        ]
+        assert backend.loose(full=False, after=64, limit=1) == [UnpackedRun(320, A)]
         backend.commit([update(1, pack=(pack_row(0, RUN), pack_row(64, 3)))])
-        assert backend.loose(full=True, limit=9) == [Loose(64, A)]
-        assert backend.loose(full=False, limit=9) == [Loose(320, A), Loose(352, B)]
+        assert backend.loose(full=True, limit=9) == [UnpackedRun(64, A)]
+        assert backend.loose(full=False, limit=9) == [UnpackedRun(320, A), UnpackedRun(352, B)]
 
     def test_a_run_that_grows_beyond_its_pack_is_loose_when_it_is_full(self, backend: Backend) -> None:
         backend.commit([create(*(message_row(n) for n in range(9))), update(1, pack=(pack_row(0, 9),))])
         assert backend.loose(full=False, limit=9) == backend.loose(full=True, limit=9) == []
         backend.commit([update(2, add=tuple(message_row(n) for n in range(9, RUN)))])
-        assert backend.loose(full=True, limit=9) == [Loose(0, A)]
+        assert backend.loose(full=True, limit=9) == [UnpackedRun(0, A)]
 
 
 class AttachmentContract:

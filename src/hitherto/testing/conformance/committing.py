@@ -361,7 +361,7 @@ class CommitContract:
         assert backend.commit([create(message_row(0))]) == [Taken("number", A)]
         again = create(message_row(0), message_row(64))
         taken = create(message_row(32, bytes(16)), id=bytes(16))
-        assert backend.commit([replace(again, arriving=True), replace(taken, arriving=True)]) == [
+        assert backend.commit([replace(again, is_copy=True), replace(taken, is_copy=True)]) == [
             DONE,
             Taken("number", bytes(16)),
         ]
