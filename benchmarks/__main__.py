@@ -29,6 +29,7 @@ from ._rows import MEASUREMENTS
 from ._table import Bench, Row
 
 _LONG = (
+    "recall",
     "million",
     "overview",
     "erasing_10gb",

@@ -26,6 +26,7 @@ from ._load import load, tasks_on_postgres
 from ._messages import Plain
 from ._overview import overview
 from ._peers import peers
+from ._recall import recall
 from ._recording import recording
 from ._records import records
 from ._resuming import resume, resume_sealed
@@ -623,6 +624,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "sizes": sizes,
     "peers": peers,
     "adapters": adapters,
+    "recall": recall,
     "million": million,
     "overview": overview,
     "load": load,

@@ -43,6 +43,7 @@ COMMANDS = {
     "serve": Entry("_serve", "Read the conversations in a browser, on this machine alone.", _LOOKING),
     "search": Entry("_search", "Find messages by their words.", _LOOKING),
     "mcp": Entry("_mcp", "Let an agent search and read earlier conversations (MCP).", _LOOKING),
+    "install": Entry("_install", "Let Claude Code, Codex or Gemini CLI ask what was said before.", _LOOKING),
     "branches": Entry("_log", "List the branches of a conversation.", _LOOKING),
     "compare": Entry("_log", "Compare two threads: the shared part, and the rest of each.", _LOOKING),
     "fork": Entry("_arrange", "Go on from an earlier message; nothing is lost or copied.", _LOOKING),
