@@ -135,7 +135,7 @@ def test_the_conversation_that_is_going_on_is_left_out(store: Store, monkeypatch
     old = store.ensure("earlier")
     old.append(Message.user("zebra then"))
     began = datetime.now(UTC)
-    now = store.ensure("session-7")
+    now = store.ensure("claude-code/session-7")
     now.append(Message.user("zebra now"))
     for variable in ("HITHERTO_CONVERSATION", "CLAUDE_CODE_SESSION_ID", "CODEX_THREAD_ID"):
         monkeypatch.delenv(variable, raising=False)

@@ -36,7 +36,7 @@ _TOGETHER = 200  # messages that have several common words
 _MOST_PAIRS = 8
 _CHARACTERS = 20_000  # of a text that are scored
 
-_K1, _B = 1.2, 0.15  # of bm25; the lengths of messages say little
+_K1, _B = 1.2, 0.5  # of bm25
 _WEAK = 0.3  # of a word that only begins like the wanted one
 _AROUND, _FADING = 10, 0.9  # messages before and after that count, and how fast they count less
 _CONTEXT, _CONTEXT_K1 = 0.6, 1.2  # weight of what stands around

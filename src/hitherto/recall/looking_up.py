@@ -19,6 +19,7 @@ from .answers import DATA, USUAL_BYTES, Answer, cut, name, one_line, quote
 
 if TYPE_CHECKING:
     from ..conversation import Conversation
+    from ..listing import ConversationInfo
     from ..model import Block, Saved
     from ..reports import Hit
     from ..store import Store
@@ -94,9 +95,7 @@ class Recall:
         named = {os.environ[variable] for variable in _CURRENT if os.environ.get(variable)}
         recent = max(self._began, datetime.now(UTC) - timedelta(minutes=RUNNING_MINUTES))
         page = store.conversations(limit=_LOOKED_AT, project=self._scope.project)
-        known = {
-            info.id for info in page if info.problem is None and named & {info.id, info.key, *info.metadata.values()}
-        }
+        known = {info.id for info in page if info.problem is None and named & _names(info)}
         return known or {info.id for info in page if info.active_at >= recent}
 
     def _check(self, talk: "Conversation") -> None:
@@ -301,6 +300,12 @@ class _Given:
 
     def size(self) -> int:
         return self.number("max_bytes", USUAL_BYTES, 0, 1 << 40)
+
+
+def _names(info: "ConversationInfo") -> set[str | None]:
+    """Return the names under which a program may know a conversation. A key may begin with the program's own."""
+    key = info.key or ""
+    return {info.id, key, key.rpartition("/")[2], *info.metadata.values()}
 
 
 def _explain(error: HithertoError) -> str:
