@@ -34,6 +34,7 @@ COMMANDS = {
     "chat": Entry("_chat", "Talk to a language model; the conversation is kept.", _TALK),
     "gateway": Entry("_gateway", "Keep what any program says to its model, through a local address.", _TALK),
     "run": Entry("_run", "Run a program, and keep what it says to its model.", _TALK),
+    "replay": Entry("_replay", "Run a program with kept answers in place of a provider's.", _TALK),
     "login": Entry("_login", "Keep the key of a provider.", _TALK),
     "logout": Entry("_login", "Forget the key of a provider.", _TALK),
     "list": Entry("_list", "List the conversations, a line each (ls).", _LOOKING),
