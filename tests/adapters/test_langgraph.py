@@ -4,22 +4,26 @@
 """
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import apsw
 import pytest
 
 import hitherto
-from hitherto import Key, Store
+from hitherto import Conversation, Key, Store
 from hitherto.adapters._opening import import_framework
 from hitherto.errors import (
     AlreadyExists,
+    Busy,
     Closed,
     Damaged,
     Held,
@@ -569,6 +573,77 @@ def test_a_put_that_is_too_much_leaves_nothing_half_written(store: Store) -> Non
     graph.config = config
     graph.put({"messages": [*said, ai("b" * 2_000)]})
     assert len(graph.values()["messages"]) == 2
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "sealed", "postgres"])
+def test_a_busy_store_is_an_error_with_a_hint_and_nothing_is_half_written(kind: str, tmp_path: Path) -> None:
+    if kind == "postgres":
+        database = new_database()
+        place, connection = database.url(), database.admin()
+        lock = "BEGIN; SELECT 1 FROM hitherto.conversation FOR UPDATE"
+    else:
+        place, lock = os.fspath(tmp_path / "c.db"), "BEGIN IMMEDIATE"
+    key = Key.generate() if kind == "sealed" else None
+    with hitherto.open(place, key=key, maintenance=False, timeout_seconds=0.2) as store:
+        saver = saver_of(store)
+        graph = Graph(saver)
+        said = [human("a")]
+        config = graph.put({"messages": said, "plan": "p" * 2_000})
+        before = items_of(store)
+        with connection if kind == "postgres" else closing(apsw.Connection(place)) as other:
+            other.execute(lock)
+            with pytest.raises(Busy) as put:
+                graph.put({"messages": [*said, ai("b")], "plan": "q" * 2_000})
+            with pytest.raises(Busy) as put_writes:
+                saver.put_writes(config, [("n", 1), ("plan", "q" * 2_000)], "task")
+            other.execute("ROLLBACK")
+        for caught in (put, put_writes):
+            assert any("hint:" in note and "timeout_seconds" in note for note in caught.value.__notes__)
+        assert (items_of(store), texts(store)) == (before, ["a"])
+        assert saver.get_tuple(config).pending_writes == []
+        saver.put_writes(config, [("n", 1)], "task")
+        graph.put({"messages": [*said, ai("b")], "plan": "q" * 2_000})
+        assert graph.values()["plan"] == "q" * 2_000
+        assert texts(store) == ["a", "b"]
+        assert store.verify().ok
+
+
+def test_a_put_of_several_parts_that_becomes_busy_in_between_shows_none_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "c.db"
+    begin = Conversation.batch
+    said = {"notes": [human("n1")], "messages": [human("m1")]}
+    more = {"notes": [*said["notes"], ai("n2")], "messages": [*said["messages"], ai("m2")], "plan": "p" * 5_000_000}
+    with (
+        hitherto.open(path, maintenance=False, timeout_seconds=0.2) as store,
+        closing(apsw.Connection(os.fspath(path))) as other,
+    ):
+        saver = saver_of(store)
+        graph = Graph(saver)
+        config = graph.put(said)
+
+        def busy(talk: Conversation) -> Any:
+            other.execute("BEGIN IMMEDIATE")
+            return begin(talk)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Conversation, "batch", busy)
+            with pytest.raises(Busy):
+                graph.put(more)
+        other.execute("ROLLBACK")
+        assert items_of(store, "v/"), "a part was written before"
+        assert len(items_of(store, "k/")) == 1
+        for reader in (saver, saver_of(store)):
+            assert Graph(reader).values(config) == said
+            assert len(list(reader.list(None))) == 1
+        graph.put(more)
+        assert graph.values()["plan"] == more["plan"]
+        assert len(graph.values()["notes"]) == len(graph.values()["messages"]) == 2
+        saver.prune(["t"])
+        assert len(items_of(store, "v/")) == 2, "the parts of one value: those that never counted are gone"
+        assert count_of(store) == 4
+        assert store.verify().ok
 
 
 def test_a_thread_that_another_process_deleted_begins_anew(store: Store) -> None:

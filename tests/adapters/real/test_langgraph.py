@@ -147,6 +147,32 @@ def test_an_interrupt_outlives_its_process(tmp_path: Path) -> None:
         assert graph.get_state(CONFIG).values["messages"][-1].content == "you said yes"
 
 
+def test_a_store_that_is_busy_stops_the_run_with_a_hint_and_the_thread_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    hold = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('BEGIN IMMEDIATE'); print(flush=True); input()"
+    others: list[subprocess.Popen[str]] = []
+
+    def busy(state: Any) -> dict[str, Any]:
+        if not others:  # another process takes the lock while the node runs
+            order = [sys.executable, "-c", hold, str(path)]
+            others.append(subprocess.Popen(order, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+            assert others[0].stdout is not None
+            others[0].stdout.readline()
+        return {"messages": [AIMessage(f"answer to {state['messages'][-1].content}")]}
+
+    with Saver(hitherto.open(path, maintenance=False, timeout_seconds=0.2)) as saver:
+        graph = agent(saver, busy)
+        with pytest.raises(hitherto.Busy) as caught:
+            graph.invoke({"messages": [HumanMessage("question")]}, CONFIG, durability="sync")
+        assert any("hint:" in note and "timeout_seconds" in note for note in caught.value.__notes__)
+        assert [message.content for message in graph.get_state(CONFIG).values["messages"]] == ["question"]
+        others[0].communicate("\n")
+        graph.invoke(None, CONFIG)
+        said = [message.content for message in graph.get_state(CONFIG).values["messages"]]
+        assert said == ["question", "answer to question"]
+        assert saver.store.verify().ok
+
+
 def test_a_file_of_sqlite_saver_is_brought_in_whole_and_goes_on(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "own.db", check_same_thread=False)) as connection:
         own = SqliteSaver(connection)
