@@ -16,8 +16,8 @@ from subprocess import PIPE, Popen
 from types import ModuleType
 
 from . import frameworks
-from ._corpus import turns
-from ._table import Bench, Row, at_most, both, ratios
+from ._corpus import Passages, turns
+from ._table import Bench, Row, at_most, both, ms, ratios
 from .frameworks import Turn
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -68,7 +68,8 @@ def _rows(bench: Bench, name: str, module: ModuleType) -> list[Row]:
     sides, long = list(module.SIDES), bench.pick(100, 1_000)
     most = {side: min(long, module.MOST_TURNS.get(side, long)) for side in sides}
     rounds = bench.pick(3, 7)
-    said = [_turn(number) for number in range(long + rounds * _TOGETHER)]
+    told = _chat(*module.CHAT) if hasattr(module, "CHAT") else _turn
+    said = [told(number) for number in range(long + rounds * _TOGETHER)]
 
     folders = {side: bench.place(name, "short", number) for number, side in enumerate(sides)}
     short = _measure(bench, name, folders, rounds, lambda one, _, number: _new_turns(one, number, said))
@@ -97,22 +98,39 @@ def _rows(bench: Bench, name: str, module: ModuleType) -> list[Row]:
     own, rows = sides[0], []
     for side in sides[1:]:
         goal = module.GOALS.get(side)
-        for count, found in ((_SHORT, short), (long, grown)):
+        against = f"{side} / {own}" + ("" if most[own] == most[side] else f" at {most[own]:,}")
+        for count, found, beside in ((_SHORT, short, f"{side} / {own}"), (most[side], grown, against)):
             for what, at, limit in (("CPU", 1, goal), ("wall", 0, None)):
-                note = both(_column(found[side], at), _column(found[own], at), side, own) + _fewer(most, own, count)
-                line = f"{name}: turn at {count:,}, {what}: {side} / {own}"
+                note = both(_column(found[side], at), _column(found[own], at), side, own)
+                line = f"{name}: turn at {count:,}, {what}: {beside}"
                 rows.append(at_most(line, ratios(_column(found[side], at), _column(found[own], at)), limit, note))
-        note = f"{size[side] / 1e6:.2f} MB, {own} {size[own] / 1e6:.2f} MB{_fewer(most, own, long)}"
-        line = f"{name}: bytes on disk at {long:,} turns: {side} / {own}"
-        rows.append(at_most(line, [size[side] / size[own]], None, note))
+        line = f"{name}: bytes on disk at {most[side]:,} turns: {against}"
+        rows.append(at_most(line, [size[side] / size[own]], None, _megabytes(size, side, own)))
         if side in tidy:
             note = f"{tidy[side] / 1e6:.2f} MB"
             rows.append(at_most(f"{line}, after maintenance", [tidy[side] / size[own]], None, note))
-        note = both(cold[side], cold[own], side, own) + _fewer(most, own, long)
-        rows.append(
-            at_most(f"{name}: cold read of {long:,} turns: {side} / {own}", ratios(cold[side], cold[own]), None, note)
-        )
+        line = f"{name}: cold read of {most[side]:,} turns: {against}"
+        rows.append(at_most(line, ratios(cold[side], cold[own]), None, both(cold[side], cold[own], side, own)))
+    for side, limit in getattr(module, "MOST_MEGABYTES", {}).items():
+        line = f"{name}: MB on disk at {most[side]:,} turns: {side}"
+        goal = None if bench.quick else limit  # for 1,000 turns
+        rows.append(at_most(line, [size[side] / 1e6], goal, _megabytes(size, side, own)))
+    for side, limit in getattr(module, "MOST_READ_MS", {}).items():
+        line = f"{name}: ms of a cold read of {most[side]:,} turns: {side}"
+        goal = None if bench.quick else limit
+        rows.append(at_most(line, [1e3 * seconds for seconds in cold[side]], goal, ms(own, cold[own])))
     return rows
+
+
+def _chat(least: int, most: int) -> Callable[[int], Turn]:
+    """Return a function that gives turns of a plain chat with texts of about this many characters."""
+    passages = Passages()
+
+    def turn(number: int) -> Turn:
+        question, answer = (passages.text(2 * number + which, least, most) for which in (0, 1))
+        return Turn(number, question, "", "", answer)
+
+    return turn
 
 
 def _turn(number: int) -> Turn:
@@ -166,8 +184,8 @@ def _column(figures: list[list[float]], at: int) -> list[float]:
     return [figure[at] for figure in figures]
 
 
-def _fewer(most: dict[str, int], own: str, count: int) -> str:
-    return f" at {most[own]:,} turns" if most[own] < count else ""
+def _megabytes(size: dict[str, int], side: str, own: str) -> str:
+    return f"{side} {size[side] / 1e6:.2f} MB, {own} {size[own] / 1e6:.2f} MB"
 
 
 def _size(folder: str) -> int:

@@ -6,6 +6,13 @@ A module is named like its environment below `.tools/adapters`, with `_` for `-`
 - `GOALS`: for each side that has one, the most that its CPU for a turn may be, as a share of the first side's.
 - `MOST_TURNS`: for each side that cannot hold the usual number of turns in reasonable time, how many it is given.
 
+It may have three more:
+
+- `CHAT`: the least and the most characters of a question and of an answer. Then the turns are of a plain chat, without
+  tools. By default they are of an agent, with results of some kilobytes.
+- `MOST_MEGABYTES`, `MOST_READ_MS`: for each side that has such a goal, the most that 1,000 turns may be on the disk,
+  and that a cold read of them may take.
+
 A class has the methods of `Side`. All of them run in the environment of the framework, in one event loop; imports of
 hitherto and of the framework belong into `__init__`, so that they are done before the clock starts.
 """
@@ -14,7 +21,8 @@ from typing import NamedTuple, Protocol
 
 
 class Turn(NamedTuple):
-    """What is said in one turn: a question, one call of a tool with its result, and the answer."""
+    """What is said in one turn: a question, one call of a tool with its result, and the answer. A plain chat has no
+    call: `arguments` and `result` are empty."""
 
     number: int
     question: str
