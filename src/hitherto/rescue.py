@@ -13,13 +13,15 @@ program does with its files, and a folder that is not there now is nothing to ac
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import MsgspecError, Struct, msgpack
 
-from .errors import HithertoError, InvalidArgument
+from ._engine.process import Who, is_gone, this
+from .errors import Busy, Closed, Conflict, HithertoError, InvalidArgument, StorageFull
 from .formats._continuing import Continued, continue_in
 from .formats._files import Files
 from .formats._importer import Importer
@@ -35,6 +37,7 @@ __all__ = ["Continued", "Rescue", "RescuePlace", "continue_in"]
 SOON_DAYS = 7
 _DAY_US = 86_400_000_000
 _SEEN = "imported/seen/"  # items of the workspace: the files of a place, as they were when they were brought in
+_WATCHING = "imported/watching/"  # items of the workspace: the process that watches, by machine and home
 _PAIR = 16  # bytes: a hash of the name, and one of size and time
 
 
@@ -114,6 +117,30 @@ class Rescue:
             self._remember(place, files, there, report)
         return report
 
+    @contextmanager
+    def watch_alone(self) -> Iterator[None]:
+        """Be the one process that watches this home for this store; `Busy` if another one does.
+
+        The store holds the name of the process. One that was killed is known to be gone, and nobody waits for it. Two
+        at once would read all files twice, and store nothing twice; so on Windows, where no process can be asked for,
+        there may be two.
+        """
+        items, me = self._store.items, this(self._store.engine.opened)
+        name = self._watching(me)
+        found = items.get(name)
+        if found is not None and not _is_gone(found.value):
+            raise _watched_by(found.value)
+        try:
+            mine = items.put(name, msgpack.encode(me), expect=None if found is None else found.revision)
+        except Conflict:  # another process was faster
+            found = items.get(name)
+            raise _watched_by(b"" if found is None else found.value) from None
+        try:
+            yield
+        finally:
+            with suppress(StorageFull, Conflict, Closed):  # then it is seen to be gone, as after a kill
+                items.delete(name, expect=mine.revision, missing_ok=True)
+
     # -- what is there
 
     def _look(self, reader: Importer, folder: Path) -> RescuePlace:
@@ -189,12 +216,37 @@ class Rescue:
     def _item(self, folder: Path) -> str:
         return _SEEN + self._hash(os.path.realpath(folder)).hex()
 
+    def _watching(self, me: Who) -> str:
+        # The location is part of it: a copy of the store has the item as well, and is watched by no process.
+        location = self._store.engine.backend.info.location
+        return _WATCHING + self._hash(f"{me.machine.hex()}/{location}/{os.path.realpath(self._home)}").hex()
+
     def _state(self, file: _File) -> bytes:
         return self._hash(f"{file.size}/{file.modified_us}")
 
     def _hash(self, text: str) -> bytes:
         seed = self._store.engine.workspace.meta.seed
         return blake2b(os.fsencode(text), digest_size=8, key=seed[:64], person=b"rescue").digest()
+
+
+def _is_gone(owner: bytes) -> bool:
+    who = _who(owner)
+    return who is None or is_gone(who) or os.name != "posix"
+
+
+def _watched_by(owner: bytes) -> Busy:
+    who = _who(owner)
+    process = "another process" if who is None else f"process {who.process}"
+    hint = "end that process first, or leave out --watch: a single rescue can run beside it"
+    return Busy(f"{process} watches for this store already", hint=hint)
+
+
+def _who(owner: bytes) -> Who | None:
+    """Return the owner by what an item says; None if it says nothing that can be read."""
+    try:
+        return msgpack.decode(owner, type=Who)
+    except MsgspecError:
+        return None
 
 
 def _importers() -> Iterator[Importer]:

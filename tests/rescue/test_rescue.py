@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from typing import Any
 import pytest
 
 import hitherto
-from hitherto import Store
-from hitherto.errors import InvalidArgument
+from hitherto import Key, Store
+from hitherto._engine.process import this
+from hitherto.errors import Busy, InvalidArgument
 from hitherto.rescue import Rescue
 
 from ..formats.test_claude_code import PROGRAM, Session
@@ -200,6 +202,54 @@ def test_watching_brings_in_what_comes(home: Path) -> None:
                 time.sleep(0.1)
         finally:
             process.terminate()
+
+
+def test_a_second_watcher_is_told_and_one_that_was_killed_keeps_nobody_out(home: Path) -> None:
+    place = home / "own.db"
+    env = {"HOME": str(home), "PATH": os.environ["PATH"], "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"}
+    words = ["rescue", "--watch", "--yes", "--store", str(place)]
+    for _ in range(2):  # the second one begins after the first was killed
+        command = [sys.executable, "-m", "hitherto", *words]
+        with subprocess.Popen(command, env=env, cwd=home, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stdout is not None
+                assert process.stdout.readline().startswith("Claude Code")
+                second = run(home, *words)
+                assert second.returncode == 9
+                assert f"process {process.pid} watches for this store already" in second.stderr
+                assert "leave out --watch" in second.stderr
+                assert run(home, "rescue", "--yes", "--store", str(place)).returncode == 0
+            finally:
+                process.kill()
+
+
+@pytest.mark.parametrize("key", [None, Key(b"k" * 32)], ids=["plain", "sealed"])
+def test_one_watches_at_a_time_for_each_home(home: Path, key: Key | None, tmp_path: Path) -> None:
+    with hitherto.open(tmp_path / "a.db", key=key) as store, hitherto.open(tmp_path / "a.db", key=key) as other:
+        with Rescue(store, env={}, home=home).watch_alone():
+            for one in (store, other):
+                with pytest.raises(Busy, match=f"process {os.getpid()} watches"), _watch(one, home):
+                    pass
+            with _watch(other, tmp_path):  # another home
+                pass
+        with _watch(other, home), pytest.raises(Busy), _watch(store, home):
+            pass
+        other.items.put(Rescue(other, env={}, home=home)._watching(this(other.engine.opened)), b"nonsense")
+        with _watch(store, home):
+            pass
+        left = hitherto.open(tmp_path / "a.db", key=key)
+        unfinished = _watch(left, home)
+        unfinished.__enter__()
+        left.close()
+        assert len(list(store.items.scan("imported/watching/"))) == 1
+        with _watch(store, home):
+            pass
+        assert list(store.items.scan("imported/watching/")) == []
+        unfinished.__exit__(None, None, None)
+
+
+def _watch(store: Store, home: Path) -> AbstractContextManager[None]:
+    return Rescue(store, env={}, home=home).watch_alone()
 
 
 def watched(place: Path) -> set[str]:

@@ -58,7 +58,7 @@ def rescue(
     to be deleted, and bring it into your own store. Again, only what is new comes. What a program deletes stays here.
 
     The store is that of --store or HITHERTO_STORE, else your own, never that of a folder. If something cannot be read,
-    the rest comes in, and the exit code is 8.
+    the rest comes in, and the exit code is 8. One process at a time watches for a store: a second one ends with 9.
     """
     from ..rescue import Rescue  # noqa: PLC0415  # help needs none
 
@@ -73,6 +73,8 @@ def rescue(
             if dry or not planned:
                 return 0
             _ask()
+        if watch and not dry:
+            stack.enter_context(work.watch_alone())
         code = job.bring_in()
         while watch:
             time.sleep(_EVERY_SECONDS)
