@@ -25,6 +25,7 @@ from .items import Batch, Items
 from .model import Message, Saved, Setup, check_strings, id_of, to_datetime
 
 if TYPE_CHECKING:
+    from .backend import ConversationRow
     from .reports import Branch, Partial, SetupChange, ThreadUsage
     from .snapshots import Snapshot
 
@@ -472,6 +473,11 @@ class Conversation:
 def handle_on(state: ConversationState) -> Conversation:
     """Return a handle that stands at the head of the optimistic row."""
     return Conversation(HandlePosition(state, state.row.head))
+
+
+def handle_at_head(state: ConversationState, row: "ConversationRow") -> Conversation:
+    """Return a handle that stands at the head of a row: the stored one, not the optimistic one of the state."""
+    return Conversation(HandlePosition(state, row.head, rewrites=row.rewrites))
 
 
 def is_lazy(attachments: str) -> bool:

@@ -5,6 +5,7 @@ a sweep in `retention`.
 """
 
 from datetime import datetime
+from typing import Literal
 
 from msgspec import Struct
 
@@ -18,7 +19,9 @@ __all__ = [
     "Maintenance",
     "Partial",
     "Problem",
+    "PurgePlan",
     "PurgeReport",
+    "PurgeTarget",
     "RecoverySnapshot",
     "Repair",
     "RotationProgress",
@@ -173,6 +176,44 @@ class Maintenance(Struct, frozen=True):
     collected: int  # unreferenced attachments
     complete: bool  # nothing is left to do
     described: int = 0  # conversations of an older store that were looked at, so that their metadata finds them
+
+
+class PurgeTarget(Struct, frozen=True):
+    """A conversation that a purge by person selects."""
+
+    conversation: str
+    kind: str
+    title: str
+    messages: int
+    active_at: datetime | None  # None: unknown, because it is damaged
+    stays: Literal["held", "damaged"] | None = None  # why it stays; a damaged one may be of somebody else
+
+    def __str__(self) -> str:
+        what = f"{self.conversation}: {self.kind}, {self.messages:,} message{'' if self.messages == 1 else 's'}"
+        if self.stays is None:
+            return f"purge {what}"
+        return f"keep {what}: {'on hold' if self.stays == 'held' else 'damaged, nobody knows whether it matches'}"
+
+
+class PurgePlan(Struct, frozen=True):
+    """The plan of a purge by person."""
+
+    targets: tuple[PurgeTarget, ...]
+
+    @property
+    def purges(self) -> tuple[PurgeTarget, ...]:
+        """The conversations to purge."""
+        return tuple(target for target in self.targets if target.stays is None)
+
+    @property
+    def stays(self) -> tuple[PurgeTarget, ...]:
+        """The conversations that match and are on hold, and those that cannot be read."""
+        return tuple(target for target in self.targets if target.stays is not None)
+
+    def explain(self) -> str:
+        """The plan as text: one summary line, then one line for each conversation. No title is in it."""
+        first = f"{len(self.purges):,} to purge, {len(self.stays):,} to stay."
+        return "\n".join([first, *map(str, self.targets)])
 
 
 class PurgeReport(Struct, frozen=True):

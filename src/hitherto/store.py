@@ -37,15 +37,15 @@ from ._sealing.quarantine import Quarantine
 from ._search.answering import MODES, ORDERS, Asked, read_query
 from ._search.search import Search
 from ._system import forks
-from .backend import CHAT, ITEMS, Backend, ConversationRow
-from .conversation import Attachments, Conversation, handle_on, is_lazy
+from .backend import CHAT, ITEMS, Backend
+from .conversation import Attachments, Conversation, handle_at_head, handle_on, is_lazy
 from .errors import AlreadyExists, InvalidArgument, NotFound
 from .events import Listener, Quarantined, warn
 from .ids import check_message_id, new_conversation_id, parse_conversation_id
 from .items import Items
 from .listing import ConversationInfo, MessageListing, Page, check_limit
 from .model import Message, Saved, Setup, as_list, encodable, from_datetime, id_of
-from .reports import CloseReport, Hit, Maintenance, PurgeReport, Stats
+from .reports import CloseReport, Hit, Maintenance, PurgePlan, PurgeReport, Stats
 from .telemetry import with_span
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class Store:
         """The conversation of that name, or None; makes nothing."""
         self.engine.ensure_open()
         row = find_by_key(self.engine, check_kind(kind), check_key(key))
-        return None if row is None else _handle(self.engine.state_of(row), row)
+        return None if row is None else handle_at_head(self.engine.state_of(row), row)
 
     def ensure(
         self,
@@ -193,7 +193,7 @@ class Store:
             meta = build_meta(self.engine, title, key, metadata, project)
             return meta, [check_setup(provider, model, system_prompt, tools, limit)]
 
-        return _handle(*find_or_create(self.engine, check_kind(kind), check_key(key), describe))
+        return handle_at_head(*find_or_create(self.engine, check_kind(kind), check_key(key), describe))
 
     def restore(self, snapshot: "Snapshot", *, title: str | None = None, project: Path | None = None) -> Conversation:
         """A new conversation that holds what a snapshot holds: its messages, its system prompt, its tools."""
@@ -207,7 +207,7 @@ class Store:
         row, message = find_by_id(self.engine, id_of(id))
         state = self.engine.state_of(row)
         if message is None:
-            return _handle(state, row)
+            return handle_at_head(state, row)
         message, body = self.engine.read_body(message, state)
         position = HandlePosition(
             state,
@@ -224,7 +224,7 @@ class Store:
         sub-agents does not count."""
         self.engine.ensure_open()
         found = find_latest(self.engine, project)
-        return None if found is None else _handle(*found)
+        return None if found is None else handle_at_head(*found)
 
     def conversations(
         self,
@@ -459,6 +459,36 @@ class Store:
 
         return purge(self.engine, id_of(conversation), reason)
 
+    def plan_purge(
+        self,
+        *,
+        participant: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        key_prefix: str | None = None,
+    ) -> PurgePlan:
+        """Return what `purge_matching` would purge, and what would stay, and why. Writes nothing."""
+        self.engine.ensure_open()
+        from ._erasure.by_person import plan_purge  # noqa: PLC0415  # rare
+
+        return plan_purge(self.engine, (participant, metadata, key_prefix))
+
+    @with_span
+    def purge_matching(
+        self,
+        *,
+        participant: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        key_prefix: str | None = None,
+        reason: str,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> PurgeReport:
+        """Purge every conversation, of every kind, that fits all of these: a participant of its record, pairs of its
+        metadata, the beginning of its key. Those on hold stay, and are in `failures`."""
+        self.engine.ensure_open()
+        from ._erasure.by_person import purge_matching  # noqa: PLC0415  # rare
+
+        return purge_matching(self.engine, (participant, metadata, key_prefix), reason, progress)
+
     def register_checkpoint_store(self, place: "SnapshotStore") -> tuple[tuple[str, str], ...]:
         """Checkpoints of conversations of this store may lie in this snapshot store: a purge deletes them there, too.
         Copies that earlier purges could not reach are deleted now. Returns those that still cannot be, as id and
@@ -534,12 +564,8 @@ class Store:
         self.engine.ensure_open()
         from ._erasure.sweep import carry_out, plan_sweep  # noqa: PLC0415
 
-        return carry_out(
-            self.engine,
-            plan_sweep(self.engine, policy, now, check_recordings=False),
-            progress,
-            given=policy is not None,
-        )
+        found = plan_sweep(self.engine, policy, now, check_recordings=False)
+        return carry_out(self.engine, found, progress, given=policy is not None)
 
     def rotate(
         self,
@@ -588,8 +614,6 @@ class Store:
         """Destroy what has been in quarantine for so long: a message with all that stands below it, or a conversation.
         Records that can be read again by now, because they were restored, are released instead."""
         self.engine.ensure_open()
-        if not isinstance(older_than_seconds, (int, float)) or not older_than_seconds >= 0:
-            raise InvalidArgument("older_than_seconds is a number from 0 up")
         from ._erasure.purging import purge_quarantine  # noqa: PLC0415  # rare
 
         return purge_quarantine(self.engine, older_than_seconds)
@@ -671,8 +695,3 @@ def as_key(key: "Key | bytes") -> "Key":
 
 def _check_ids(ids: Iterable[str | Saved]) -> list[str]:
     return [check_message_id(id_of(id)) for id in as_list(ids, "ids")]
-
-
-def _handle(state: ConversationState, row: ConversationRow) -> Conversation:
-    """Return a handle that stands at the head of a row: the stored one, not the optimistic one of the state."""
-    return Conversation(HandlePosition(state, row.head, rewrites=row.rewrites))

@@ -1253,6 +1253,8 @@ STORE_CALLS: dict[str, Call] = {
     "set_quota": lambda store, _: store.set_quota(None),
     "used_bytes": lambda store, _: store.used_bytes,
     "plan_sweep": lambda store, _: store.plan_sweep(),
+    "plan_purge": lambda store, _: store.plan_purge(participant="ada"),
+    "purge_matching": lambda store, _: store.purge_matching(participant="ada", reason="user-requested"),
     "activity": lambda store, _: store.activity(),
     "sweep": lambda store, _: store.sweep(),
 }

@@ -53,7 +53,7 @@ def list_conversations(
     places = list(islice(select(engine, wanted, after, alive_at, limit + 1), limit + 1))
     last = places[limit - 1] if len(places) > limit else None
     more = None if last is None else write_cursor(engine.backend, "conversations", (last.at, last.id, 0))
-    counted = count(engine, _questions(engine, wanted, alive_at)[0], wanted) if total else None
+    counted = count(engine, questions(engine, wanted, alive_at)[0], wanted) if total else None
     return Page(infos(engine, [place.id for place in places[:limit]], wanted), more, counted)
 
 
@@ -62,13 +62,13 @@ def select(
 ) -> Iterator[Position]:
     """Yield the places of the conversations that match a filter, the newest first; `size` is how many are read at a
     time."""
-    where, is_certain = _questions(engine, wanted, alive_at)
+    where, is_certain = questions(engine, wanted, alive_at)
     if not is_certain:
         return find_fitting(engine, where, after, wanted)
     return chain.from_iterable(pages(engine.backend, where, after, size))
 
 
-def _questions(engine: "Engine", wanted: Filter, alive_at: int | None) -> tuple[list[Where], bool]:
+def questions(engine: "Engine", wanted: Filter, alive_at: int | None) -> tuple[list[Where], bool]:
     """Return the questions to the backend, and whether they decide. Otherwise the descriptions of all that they select
     are read: pairs of metadata may have no tags yet, and in a sealed store no index has the beginnings of keys."""
     if wanted.metadata and not engine.workspace.meta.has_metadata_tags:

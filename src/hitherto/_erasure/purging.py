@@ -81,6 +81,8 @@ def purge(engine: "Engine", conversation: str, reason: str) -> PurgeReport:
 
 def purge_quarantine(engine: "Engine", older_than_seconds: float) -> PurgeReport:
     """Purge the quarantine, as `Store.purge_quarantine` documents."""
+    if not isinstance(older_than_seconds, (int, float)) or not older_than_seconds >= 0:
+        raise InvalidArgument("older_than_seconds is a number from 0 up")
     purge = Purge("corruption-detected", started := engine.clock())
     with engine.purges.under_way(purge):
         purged, failures = _destroy_quarantined(engine, started - int(min(older_than_seconds, 1e10) * 1_000_000))

@@ -399,6 +399,8 @@ class AsyncStore(_Facade[Store]):
         return await self._run(lambda: self._sync.used_bytes)
 
     set_retention = _make_async(Store.set_retention)
+    plan_purge = _make_async(Store.plan_purge)
+    purge_matching = _make_async(Store.purge_matching)
     plan_sweep = _make_async(Store.plan_sweep)
     sweep = _make_async(Store.sweep)
     rotate = _make_async(Store.rotate)

@@ -29,6 +29,7 @@ from .attaching import AttachingContract
 from .bodies import AttachmentContract, PackContract
 from .committing import CommitContract
 from .deleting import DeleteContract, DescribeContract
+from .erasing import EraseContract
 from .finding import FindContract
 from .packing import PackingContract
 from .queueing import QueueContract
@@ -106,6 +107,7 @@ class StoreContract(
     FindContract,
     DeleteContract,
     DescribeContract,
+    EraseContract,
     PackingContract,
     AttachingContract,
     StateContract,
