@@ -12,10 +12,12 @@ import click
 from .. import errors
 from .._system.terminal_text import escape_control_characters
 from ._completion import complete_ids
+from ._conversation import parse_metadata
 from ._exit_codes import BUSY, UNSOUND
 from ._ids import find_conversation, is_message
 from ._options import without_asking
 from ._output import Meter, confirm, count_of, paint, print_json, print_lines
+from ._purge_person import purge_fields, purge_person, report_purges
 from ._store_options import Place, with_place
 from ._terminal import line, moment, say, width
 
@@ -68,21 +70,54 @@ def verify_fields(report: "VerifyReport") -> dict[str, object]:
 
 
 @click.command(short_help="Destroy a conversation for good.")
-@click.argument("ids", nargs=-1, required=True, metavar="ID...", shell_complete=complete_ids)
+@click.argument("ids", nargs=-1, metavar="[ID...]", shell_complete=complete_ids)
+@click.option("--participant", metavar="ID", help="Every conversation whose record has this participant.")
+@click.option(
+    "--metadata",
+    "pairs",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Every conversation whose metadata has this pair. Repeatable: all of them.",
+)
+@click.option("--key-prefix", metavar="TEXT", help="Every conversation whose key begins so.")
 @click.option(
     "--reason", type=click.Choice(_REASONS), default=_REASONS[0], show_default=True, help="The reason, for the report."
 )
 @without_asking
 @click.option("--dry-run", is_flag=True, help="Only report what would be destroyed.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a conversation.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a conversation; without ID one in all.")
 @with_place
-def purge(place: Place, ids: tuple[str, ...], reason: str, yes: bool, dry_run: bool, as_json: bool) -> int:
+def purge(
+    place: Place,
+    ids: tuple[str, ...],
+    participant: str | None,
+    pairs: tuple[str, ...],
+    key_prefix: str | None,
+    reason: str,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
     """Destroy the conversation ID with all its branches, and take its bytes out of the files, search words included.
     The id of a message is refused: hitherto conversation delete is for messages.
 
+    In place of ID, --participant, --metadata and --key-prefix select everything of one person, of every kind, expired
+    or not: conversations that fit all of them.
+
     The plan is shown, and asked for; without a terminal --yes is needed. A conversation on hold stays: exit
-    code 5. Copies that were made (backups, exports, snapshots) are files of their own, and stay.
+    code 5, or 1 if it was selected. Copies that were made (backups, exports, snapshots) are files of their own, and
+    stay.
     """
+    metadata = parse_metadata(pairs)
+    is_selected = participant is not None or bool(pairs) or key_prefix is not None
+    if ids and is_selected:
+        raise click.UsageError("ids name conversations, and --participant, --metadata and --key-prefix select them")
+    if is_selected:
+        return purge_person(
+            place, (participant, metadata, key_prefix), reason, yes=yes, dry_run=dry_run, as_json=as_json
+        )
+    if not ids:
+        raise click.UsageError("give an ID, or say whose: --participant, --metadata or --key-prefix")
     with place.read() if dry_run else place.open() as store:
         talks = list({talk.id: talk for talk in (_find_whole(store, id) for id in ids)}.values())
         for talk in talks:
@@ -97,8 +132,8 @@ def purge(place: Place, ids: tuple[str, ...], reason: str, yes: bool, dry_run: b
         pending = any(report.scrub_pending for report in reports) and not store.scrub()
     if as_json:
         for talk, report in zip(talks, reports, strict=True):
-            print_json(_purge_fields(talk.id, report, pending))
-    return _report_purges(reports, pending, place)
+            print_json(purge_fields(talk.id, report, pending))
+    return report_purges(reports, pending, place)
 
 
 def _find_whole(store: "Store", id: str) -> "Conversation":
@@ -134,31 +169,6 @@ def _plan(talk: "Conversation") -> str:
     title = f" {talk.title}" if talk.title else ""
     what = f"{count_of(talk.count, 'message')}, {count_of(ends, 'branch')}"
     return line(f"{talk.id[:8]}{title}: {what}, last active {moment(talk.active_at)}", width())
-
-
-def _purge_fields(id: str | None, report: "PurgeReport", pending: bool) -> dict[str, object]:
-    return {
-        "conversation": id,
-        "reason": report.reason,
-        "started_at": report.started_at,
-        "completed_at": report.completed_at,
-        "purged": report.purged_count,
-        "ids": report.purged,
-        "failures": [{"id": failure.id, "error": failure.error} for failure in report.failures],
-        "scrub_pending": pending,
-    }
-
-
-def _report_purges(reports: "list[PurgeReport]", pending: bool, place: Place) -> int:
-    failures = [failure for report in reports for failure in report.failures]
-    for id, why in failures:
-        say(f"stays: {id}: {why}")
-    say(f"destroyed: {count_of(sum(report.purged_count for report in reports), 'conversation')}")
-    if pending and place.is_server:
-        say("the server has not vacuumed its tables yet: until it does, the bytes are in its files, and in its log")
-    elif pending:
-        say("a reader still holds some of the bytes: they leave the files when it is done, or at the next opening")
-    return 1 if failures else 0
 
 
 @click.group(short_help="Records that were found damaged or tampered with.")
@@ -206,8 +216,8 @@ def purge_quarantine(place: Place, days: float, yes: bool, as_json: bool) -> int
         confirm("Destroy what is in quarantine?", yes=yes)
         report = store.purge_quarantine(older_than_seconds=days * 86_400)
     if as_json:
-        print_json(_purge_fields(None, report, report.scrub_pending))
-    return _report_purges([report], report.scrub_pending, place)
+        print_json(purge_fields(None, report, report.scrub_pending))
+    return report_purges([report], report.scrub_pending, place)
 
 
 def _count_old(store: "Store", days: float) -> int:
