@@ -34,7 +34,6 @@ from ._erasure.schedule import Schedule
 from ._erasure.shutdown import Purges, close, patience
 from ._sealing.codec import Codec
 from ._sealing.quarantine import Quarantine
-from ._search.answering import MODES, ORDERS, Asked, read_query
 from ._search.search import Search
 from ._system import forks
 from .backend import CHAT, ITEMS, Backend
@@ -403,6 +402,8 @@ class Store:
             raise InvalidArgument(f"the offset is a number from 0 to {_DEEPEST:,}")
         if role is not None and not (isinstance(role, str) and encodable(role)):
             raise InvalidArgument("a role is text")
+        from ._search.answering import MODES, ORDERS, Asked, read_query  # noqa: PLC0415  # only searches need it
+
         if mode not in MODES:
             raise InvalidArgument(f"a mode of searching is one of {', '.join(MODES)}")
         if order not in ORDERS:

@@ -16,11 +16,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from .._engine.packs import Reader
-from ..attachment import Attachment
 from ..backend import MessageRow
 from ..errors import InvalidQuery, NotFound
 from ..listing import infos
 from ..reports import Hit
+from .search import searchable_text
 
 if TYPE_CHECKING:
     from .._engine.engine import Engine
@@ -32,7 +32,6 @@ Order = Literal["newest", "best"]
 MODES: Final = ("match", "nearest", "auto")
 ORDERS: Final = ("newest", "best")
 
-_LONGEST = 1 << 20  # bytes: a longer text in an attachment is not indexed
 _READ_BYTES = 16 << 20  # of the texts that are compared for one answer
 
 
@@ -175,15 +174,3 @@ class _Asking:
         message = self._engine.read_message(row, lazy=True, reader=reader)
         text, spans = snippet(searchable_text(message.blocks), query)
         return Hit(message.id, message.conversation, message.role, message.created_at, text, spans, score, tier)
-
-
-def searchable_text(blocks: Sequence[object]) -> str:
-    """Return the searchable text of a message: the text of all its blocks."""
-    found: list[str] = []
-    for block in blocks:
-        content = getattr(block, "content", None)
-        if isinstance(content, Attachment) and content.text and content.size <= _LONGEST and not content.is_missing:
-            content = content.load()
-        if isinstance(content, str):
-            found.append(content)
-    return "\n".join(found)

@@ -24,16 +24,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from .._engine.packs import Reader
+from ..attachment import Attachment
 from ..backend import INTERNAL_KINDS, Changes, ConversationRow, MessageRow, Where, conversation_kinds
 from ..errors import Busy, Closed, Damaged, HithertoError, NotFound, StorageError, StorageFull
 from ..events import warn
 from ..listing import conversations
 from ..reports import Hit
 from ..textindex import Entry, IndexDamaged, Known, TextIndex
-from .answering import Asked, answer, searchable_text
 
 if TYPE_CHECKING:
     from .._engine.engine import Engine
+    from .answering import Asked
     from .sealed_index import WordIndex
     from .timeline import Limit
 
@@ -41,6 +42,7 @@ Progress = Callable[[int], None]  # called with the number of messages taken in
 
 _BATCH, _BATCH_BYTES = 512, 8 << 20  # messages, and bytes of text, taken in at a time
 _ROWS = 500  # conversations looked up at once
+_LONGEST = 1 << 20  # bytes: a longer text in an attachment is not indexed
 _TIGHT = 16 << 20  # free bytes: with fewer, the index does not grow
 _MANY = 256  # messages: a search that took in so many saves their segments
 _TRIES = 50  # attempts, when another process is faster
@@ -119,7 +121,7 @@ class Search:
 
     # -- asking
 
-    def find(self, asked: Asked, progress: Progress | None = None) -> list[Hit]:
+    def find(self, asked: "Asked", progress: Progress | None = None) -> list[Hit]:
         """Return the hits. `progress` gets the number of messages that the index took in."""
         try:
             return self._find(asked, progress)
@@ -131,7 +133,7 @@ class Search:
                 warn(f"the search index takes nothing in, and each search makes its own: {type(error).__name__}")
             return self._find_without_it(asked, progress)
 
-    def _find_without_it(self, asked: Asked, progress: Progress | None) -> list[Hit]:
+    def _find_without_it(self, asked: "Asked", progress: Progress | None) -> list[Hit]:
         """Search with an index in memory, for this search alone, because the disk is full or fails."""
         if self._engine.codec.in_clear:
             from ..backends.sqlite.fts import FtsIndex  # noqa: PLC0415  # only those who search need it
@@ -147,18 +149,18 @@ class Search:
                 count += some or 0
                 if progress is not None:
                     progress(count)
-            return answer(self._engine, index, asked)
+            return self._answer(index, asked)
         finally:
             index.close()
 
-    def _find(self, asked: Asked, progress: Progress | None) -> list[Hit]:
+    def _find(self, asked: "Asked", progress: Progress | None) -> list[Hit]:
         index = self._open_index(create=True)
         if index is None:
             raise AssertionError("there is always an index in memory")
         for attempt in (1, 2):
             try:
                 count, _ = self._catch_up(index, progress=progress)
-                hits = answer(self._engine, index, asked)
+                hits = self._answer(index, asked)
                 self._save(urgent_only=count < _MANY)
                 return hits
             except IndexDamaged as error:
@@ -166,6 +168,11 @@ class Search:
                     raise
                 self._make_again(index, error)
         return []
+
+    def _answer(self, index: TextIndex, asked: "Asked") -> list[Hit]:
+        from .answering import answer  # noqa: PLC0415  # only those who search need it
+
+        return answer(self._engine, index, asked)
 
     def _make_again(self, index: TextIndex, error: Exception) -> None:
         warn(f"the search index is damaged and is made again: {error}")
@@ -460,3 +467,15 @@ def _start(row: ConversationRow, index: TextIndex | None, forget: list[bytes]) -
         forget.append(row.id)
         return _Start(now, None, is_held=False)
     return _Start(now, before, index is not None)
+
+
+def searchable_text(blocks: Sequence[object]) -> str:
+    """Return the searchable text of a message: the text of all its blocks."""
+    found: list[str] = []
+    for block in blocks:
+        content = getattr(block, "content", None)
+        if isinstance(content, Attachment) and content.text and content.size <= _LONGEST and not content.is_missing:
+            content = content.load()
+        if isinstance(content, str):
+            found.append(content)
+    return "\n".join(found)
