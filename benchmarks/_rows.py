@@ -20,6 +20,7 @@ from ._children import Child, once
 from ._commands import commands
 from ._corpus import content_bytes, turns
 from ._erasing import erasing, erasing_10gb
+from ._gateway import gateway
 from ._growth import growth
 from ._leaving import leaving
 from ._load import load, tasks_on_postgres
@@ -631,4 +632,5 @@ MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "tasks_postgres": tasks_on_postgres,
     "growth": growth,
     "viewer": viewer,
+    "gateway": gateway,
 }

@@ -105,7 +105,6 @@ def gateway(store: Store, *, token: str | None = None, must_keep: bool = False, 
     try:
         yield running
     finally:
-        server.call(passing.endings.wait())
         server.call(passing.close())
         with suppress(Closed):
             keeper.close()

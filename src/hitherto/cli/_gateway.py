@@ -49,11 +49,12 @@ def gateway(place: Place, port: int, upstreams: tuple[str, ...], must_keep: bool
     from ..gateway.app import Gateway  # noqa: PLC0415  # as above
     from ..gateway.keeping import Keeper  # noqa: PLC0415  # as above
     from ..gateway.passing import Passing  # noqa: PLC0415  # as above
-    from ..gateway.server import configure  # noqa: PLC0415  # as above
+    from ..gateway.server import configure, prefer_passing  # noqa: PLC0415  # as above
     from ..gateway.upstreams import parse_upstreams  # noqa: PLC0415  # as above
 
     found = parse_upstreams(upstreams)
     token = _token(host)
+    prefer_passing()
     listening = local_server.listen(port, host or local_server.LOOPBACK)
     with listening.socket, place.open(create=True) as store:
         keeper = Keeper(store, report=say)

@@ -32,10 +32,11 @@ def run(place: Place, upstreams: tuple[str, ...], must_keep: bool, command: tupl
     from ..gateway.app import Gateway  # noqa: PLC0415  # as above
     from ..gateway.keeping import Keeper  # noqa: PLC0415  # as above
     from ..gateway.passing import Passing  # noqa: PLC0415  # as above
-    from ..gateway.server import configure  # noqa: PLC0415  # as above
+    from ..gateway.server import configure, prefer_passing  # noqa: PLC0415  # as above
 
     found = child.child_upstreams(upstreams, os.environ)
     listening = local_server.listen(0)
+    prefer_passing()
     said: list[str] = []
     with listening.socket, place.open(create=True) as store:
         keeper = Keeper(store, report=said.append, project=Path.cwd())

@@ -189,16 +189,14 @@ class Copy:
             self._is_over = True
             self._exchange.fail()
 
-    async def end(self) -> None:
-        """The answer is over, complete or not: keep what has come."""
-        if self._ending is not None:
-            await asyncio.wait([self._ending])
-        if self._is_over:
-            return
+    def end(self) -> "asyncio.Task[None]":
+        """The answer is over, complete or not: keep what has come. Returns the task that writes it."""
         task = asyncio.create_task(self._end())
         self._endings.add(task)
-        await asyncio.shield(task)
+        return task
 
     async def _end(self) -> None:
-        if await self._is_ready() and self._exchange is not None:
+        if self._ending is not None:
+            await asyncio.wait([self._ending])
+        if not self._is_over and await self._is_ready() and self._exchange is not None:
             await self._write_end()

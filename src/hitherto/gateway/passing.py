@@ -5,7 +5,9 @@ but those that belong to one connection or to us. The bytes of an answer come ba
 off breaks off here too. A redirect is passed on, and never followed.
 
 A request of a chat is kept while it is sent, and its answer is not passed on before that (but for a store that takes
-too long), so that a program never has an answer to a question that is not kept. `--must-keep` keeps it first.
+too long), so that a program never has an answer to a question that is not kept. The answer is written while its end
+is passed on, and before the next request is kept. `--must-keep` keeps the question first, and passes the end of an
+answer on when the answer is kept.
 """
 
 import asyncio
@@ -49,7 +51,8 @@ class Passing:
         self.endings = Endings()
 
     async def close(self) -> None:
-        """Close the connections to the providers."""
+        """Wait for what is being written, and close the connections to the providers."""
+        await self.endings.wait()
         await self.sender.close()
 
     async def run(
@@ -192,8 +195,9 @@ class _Exchange:
                 self._copy.feed(piece)
                 await self._send({"type": "http.response.body", "body": piece, "more_body": True})
         finally:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(self._copy.end()), _ENDING_SECONDS)
+            ending = self._copy.end()
+            if self._passing.must_keep:
+                await asyncio.wait([ending], timeout=_ENDING_SECONDS)
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
