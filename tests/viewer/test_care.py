@@ -9,6 +9,8 @@ import hitherto
 from hitherto import Block, Message, RetentionPolicy, Store
 from hitherto.model import Usage
 from hitherto.records import Records
+from hitherto.usage import count_usage
+from hitherto.usage.prices import load_prices
 
 from ..support import scenes
 from .asking import Client, Seen
@@ -130,6 +132,23 @@ def test_a_shared_prefix_counts_once_in_the_tree(store: Store, client: Client) -
     whole = client.get("/usage.json?days=7").json()
     assert (whole["total"]["answers"], whole["total"]["input_tokens"], len(whole["by_day"])) == (3, 104, 7)
     assert [(one["name"], one["tokens"]["output_tokens"]) for one in whole["by_model"]] == [("gpt-5", 16)]
+    counted = count_usage(store, by="source", prices=load_prices(), local=True)
+    assert whole["cost"] == counted.total.cost > 0
+    assert [(one["name"], one["cost"]) for one in whole["by_source"]] == [("hitherto", counted.total.cost)]
+    assert [one["name"] for one in whole["by_project"]] == ["/p"]
     page = client.get("/usage?days=7").text
+    assert f"by prices of {counted.prices_of}" in page
     assert "gpt-5" in page
     assert "<svg" in page
+
+
+def test_the_usage_page_takes_the_model_of_each_answer_and_names_those_without_a_price(
+    store: Store, client: Client
+) -> None:
+    talk = store.start(model="gpt-5")
+    talk.append(Message.assistant("a", usage=Usage(5, 1), extra={"model": "nobody-sells-this"}))
+    whole = client.get("/usage.json").json()
+    assert [one["name"] for one in whole["by_model"]] == ["nobody-sells-this"]
+    assert whole["unpriced_models"] == ["nobody-sells-this"]
+    assert whole["total"]["answers"] == whole["by_model"][0]["unpriced"] == 1
+    assert "Models without a price: nobody-sells-this." in client.get("/usage").text

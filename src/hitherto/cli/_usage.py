@@ -56,13 +56,10 @@ def usage(place: Place, by: str, days: int | None, prices: str | None, as_line: 
 
 
 def _prices(path: str | None) -> "Prices":
-    from .._system import config_file  # noqa: PLC0415  # as above
     from ..usage import Prices  # noqa: PLC0415  # as above
+    from ..usage.prices import load_prices  # noqa: PLC0415  # as above
 
-    own = os.path.join(os.path.dirname(config_file.path()), "prices.json")
-    if path is not None:
-        return Prices.from_file(os.path.expanduser(path))
-    return Prices.from_file(own) if os.path.exists(own) else Prices.ours()
+    return load_prices() if path is None else Prices.from_file(os.path.expanduser(path))
 
 
 def _record(row: "UsageRow") -> dict[str, object]:

@@ -4,7 +4,7 @@ An answer is one message and counts once: a fork shares it, and an import knows 
 a conversation of its own (`detach`, `copy_to`) counts where it came from, as long as that is there.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date, datetime
 from typing import Literal
 
@@ -88,30 +88,47 @@ def count_usage(
     `by` chooses the rows: a day, a model, a project, a source, or `all` as one row. `since` leaves out what is older.
     Days are those of UTC, or with `local` of this machine.
     """
-    if by not in BY:
-        raise InvalidArgument(f"usage is counted by {', '.join(BY)}, not by {by!r:.40}")
+    return count_by(store, (by,), prices=prices, since=since, local=local)[by]
+
+
+def count_by(
+    store: Store,
+    kinds: Sequence[By],
+    *,
+    prices: Prices | None = None,
+    since: datetime | None = None,
+    local: bool = False,
+) -> dict[By, UsageReport]:
+    """Count as `count_usage` does, in rows of several kinds from one pass over the answers."""
+    for by in kinds:
+        if by not in BY:
+            raise InvalidArgument(f"usage is counted by {', '.join(BY)}, not by {by!r:.40}")
     store.engine.ensure_open()
     prices = prices or Prices.ours()
     counting = _Counting(store.engine, local=local)
-    rows: dict[str, _Sum] = {}
+    rows: dict[By, dict[str, _Sum]] = {by: {} for by in kinds}
     total = _Sum()
     unpriced: set[str] = set()
     for answer in counting.answers(since):
         cost = prices.cost(answer.model, answer.usage)
         if cost is None:
             unpriced.add(answer.model)
-        name = "all" if by == "all" else str(getattr(answer, by))
-        rows.setdefault(name, _Sum()).add(answer, cost)
+        for by, sums in rows.items():
+            name = "all" if by == "all" else str(getattr(answer, by))
+            sums.setdefault(name, _Sum()).add(answer, cost)
         total.add(answer, cost)
-    return UsageReport(
-        by=by,
-        rows=tuple(rows[name].row(name) for name in sorted(rows)),
-        total=total.row("total"),
-        currency=prices.currency,
-        prices_of=prices.date,
-        unpriced=tuple(sorted(unpriced)),
-        unreadable=counting.unreadable,
-    )
+    return {
+        by: UsageReport(
+            by=by,
+            rows=tuple(sums[name].row(name) for name in sorted(sums)),
+            total=total.row("total"),
+            currency=prices.currency,
+            prices_of=prices.date,
+            unpriced=tuple(sorted(unpriced)),
+            unreadable=counting.unreadable,
+        )
+        for by, sums in rows.items()
+    }
 
 
 def _said_at(header: MessageRow, body: Body) -> int:

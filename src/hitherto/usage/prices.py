@@ -5,6 +5,7 @@ number of tokens that the prices are per, and the models with their prices for i
 from a cache or written to one. A model without a price has no cost, and is never guessed.
 """
 
+import os
 import re
 from functools import cache
 from importlib.resources import files
@@ -13,6 +14,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from .._system import config_file
 from ..errors import CannotOpen, InvalidArgument
 from ..model import Usage
 
@@ -75,6 +77,12 @@ class Prices(Struct, frozen=True):
         cost += read * (price.input if price.cache_read is None else price.cache_read)
         cost += written * (price.input if price.cache_write is None else price.cache_write)
         return cost / self.per
+
+
+def load_prices() -> Prices:
+    """Return the prices in `prices.json` beside the configuration file, or those that come with hitherto."""
+    own = os.path.join(os.path.dirname(config_file.path()), "prices.json")
+    return Prices.from_file(own) if os.path.exists(own) else Prices.ours()
 
 
 @cache

@@ -89,7 +89,7 @@ TWINS = (
     Twin(
         "/usage.json",
         StoreUsage,
-        "The tokens of the last days, by day, model and project.",
+        "The tokens of the last days and their cost, by day, model, project and source.",
         (Parameter("days", "How many days, today included.", "integer"),),
     ),
     Twin("/retention.json", RetentionPlan, "What the next sweep takes, and why."),

@@ -1,25 +1,23 @@
-"""Tokens: of a path and of its tree, and of a store by day, model and project.
+"""Tokens: of a path and of its tree, and of a store by day, model, project and source.
 
 Only what providers counted is summed up; an answer without a count adds nothing. A prefix that branches share was paid
 for once, and counts once in the tree.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable
-from contextlib import suppress
-from datetime import UTC, date, datetime, timedelta
-from itertools import islice
+from datetime import UTC, datetime, timedelta
 
-from ..errors import Damaged, NotFound
 from ..formats._markup import Markup, tag
 from ..model import Usage
+from ..usage import UsageReport, UsageRow
+from ..usage.counting import count_by
+from ..usage.prices import load_prices
 from .frame import Links, count_of, facts, page
 from .queries import StoreView, View
 from .values import ConversationUsage, StoreUsage, Tokens, UsageShare
 
 __all__ = ["conversation_usage", "store_usage", "usage_page"]
 
-_MOST = 200_000  # messages that are read for the page of a store
 _LONGEST_NAME = 60
 DAYS = 30
 
@@ -51,51 +49,48 @@ def conversation_usage(store: StoreView, view: View, at: str | None = None) -> C
 
 
 def store_usage(store: StoreView, days: int = DAYS) -> StoreUsage:
-    """Return the tokens of the last days, today included."""
-    today = datetime.now(UTC).astimezone().date()
+    """Return the tokens of the last days, today included, as `hitherto usage` counts them."""
+    today = datetime.now(UTC).astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
     first = today - timedelta(days=days - 1)
-    by_day: dict[date, _Sum] = {first + timedelta(days=n): _Sum() for n in range(days)}
-    by_model: dict[str, _Sum] = defaultdict(_Sum)
-    by_project: dict[str, _Sum] = defaultdict(_Sum)
-    about: dict[str, tuple[str, str]] = {}
-    total, count = _Sum(), 0
-    for message in islice(store.store.messages(attachments="lazy"), _MOST):
-        day = message.created_at.astimezone().date()
-        if day < first:
-            break
-        count += 1
-        if message.usage is None:
-            continue
-        if message.conversation not in about:
-            about[message.conversation] = _about(store, message.conversation)
-        model, project = about[message.conversation]
-        for one in (total, by_day.get(day, _Sum()), by_model[model], by_project[project]):
-            one.add(message.usage)
+    found = count_by(store.store, ("day", "model", "project", "source"), prices=load_prices(), since=first, local=True)
+    counted = found["day"]
+    by_day = {row.name: _share(row) for row in counted.rows}
+    names = [(first.date() + timedelta(days=n)).isoformat() for n in range(days)]
     return StoreUsage(
         days=days,
-        total=total.value,
-        messages=count,
-        by_day=[UsageShare(name=day.isoformat(), tokens=one.value) for day, one in by_day.items()],
-        by_model=_largest(by_model),
-        by_project=_largest(by_project),
-        is_complete=count < _MOST,
+        total=_tokens_of(counted.total),
+        cost=counted.total.cost,
+        currency=counted.currency,
+        prices_of=counted.prices_of,
+        unpriced_models=list(counted.unpriced),
+        unreadable=counted.unreadable,
+        by_day=[by_day.get(name) or UsageShare(name=name, tokens=Tokens()) for name in names],
+        by_model=_largest(found["model"]),
+        by_project=_largest(found["project"]),
+        by_source=_largest(found["source"]),
     )
 
 
-def _about(store: StoreView, id: str) -> tuple[str, str]:
-    with suppress(Damaged, NotFound):  # its tokens count all the same
-        talk = store.store.conversation(id)
-        return talk.model or "unknown", talk.project or "no project"
-    return "unknown", "no project"
+def _tokens_of(row: UsageRow) -> Tokens:
+    counted = {name: getattr(row.usage, name) for name in row.usage.__struct_fields__}
+    return Tokens(answers=row.answers, **counted)
 
 
-def _largest(sums: dict[str, _Sum]) -> list[UsageShare]:
-    shares = [UsageShare(name=name, tokens=one.value) for name, one in sums.items()]
-    return sorted(shares, key=lambda share: -_tokens(share.tokens))
+def _share(row: UsageRow) -> UsageShare:
+    return UsageShare(name=row.name, tokens=_tokens_of(row), cost=row.cost, unpriced=row.unpriced)
+
+
+def _largest(found: UsageReport) -> list[UsageShare]:
+    return sorted(map(_share, found.rows), key=lambda share: -_tokens(share.tokens))
 
 
 def _tokens(one: Tokens) -> int:
     return one.input_tokens + one.output_tokens
+
+
+def _cost(amount: float, currency: str, unpriced: int = 0) -> str:
+    more = "+" if unpriced else ""
+    return f"${amount:,.2f}{more}" if currency == "USD" else f"{amount:,.2f} {currency}{more}"
 
 
 def usage_page(links: Links, found: StoreUsage) -> str:
@@ -106,21 +101,25 @@ def usage_page(links: Links, found: StoreUsage) -> str:
         )
         for days in (7, 30, 90, 365)
     ]
-    note = f"The newest {_MOST:,} messages are counted."
+    cost = _cost(found.cost, found.currency, len(found.unpriced_models))
+    unread = f"{count_of(found.unreadable, 'conversation')} cannot be read, and not counted."
+    unpriced = f"Models without a price: {', '.join(map(_short, found.unpriced_models[:10]))}."
     return page(
         links,
         "Usage",
         tag(
             "header",
             tag("h1", "Usage"),
-            tag("p", in_words(found.total), ", ", count_of(found.messages, "message"), class_="facts"),
+            tag("p", in_words(found.total), f", {cost} by prices of {found.prices_of}", class_="facts"),
             tag("nav", *periods, class_="filters", aria_label="Days"),
             class_="title",
         ),
-        tag("p", note, class_="note") if not found.is_complete else None,
-        _section("By day", found.by_day, is_time=True),
-        _section("By model", found.by_model),
-        _section("By project", found.by_project),
+        tag("p", unpriced, class_="note") if found.unpriced_models else None,
+        tag("p", unread, class_="note") if found.unreadable else None,
+        _section("By day", found.by_day, found.currency, is_time=True),
+        _section("By model", found.by_model, found.currency),
+        _section("By project", found.by_project, found.currency),
+        _section("By source", found.by_source, found.currency),
         body_class="list",
         page="usage",
     )
@@ -134,7 +133,7 @@ def in_words(one: Tokens) -> Markup:
     )
 
 
-def _section(title: str, shares: Iterable[UsageShare], *, is_time: bool = False) -> Markup | None:
+def _section(title: str, shares: Iterable[UsageShare], currency: str, *, is_time: bool = False) -> Markup | None:
     """Return a table whose rows have a bar. The bar is an SVG: styles in elements are forbidden."""
     rows = [share for share in shares if is_time or share.tokens.answers]
     if not any(share.tokens.answers for share in rows):
@@ -147,13 +146,14 @@ def _section(title: str, shares: Iterable[UsageShare], *, is_time: bool = False)
             tag("td", _bar(_tokens(share.tokens) / most), class_="bar-cell"),
             tag("td", f"{share.tokens.input_tokens:,}", class_="right"),
             tag("td", f"{share.tokens.output_tokens:,}", class_="right"),
+            tag("td", _cost(share.cost, currency, share.unpriced), class_="right"),
         )
         for share in (reversed(rows) if is_time else rows)
         if share.tokens.answers
     ]
     names = [
         tag("th", name, scope="col", class_=kind)
-        for name, kind in (("", None), ("", None), ("in", "right"), ("out", "right"))
+        for name, kind in (("", None), ("", None), ("in", "right"), ("out", "right"), ("cost", "right"))
     ]
     head = tag("thead", tag("tr", *names))
     return tag("section", tag("h2", title), tag("table", head, tag("tbody", *shown), class_="usage"))

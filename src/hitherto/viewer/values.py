@@ -268,22 +268,28 @@ class ConversationUsage(Struct, frozen=True, kw_only=True):
 
 
 class UsageShare(Struct, frozen=True, kw_only=True):
-    """The tokens of a day, a model or a project."""
+    """The tokens of a day, a model, a project or a source, and the cost of those with a price."""
 
     name: str
     tokens: Tokens
+    cost: float = 0.0
+    unpriced: int = 0  # answers of models without a price
 
 
 class StoreUsage(Struct, frozen=True, kw_only=True):
-    """The tokens of the last days. Each answer counts once. The model is that of its conversation."""
+    """The tokens of the last days, and their cost, as `hitherto usage` counts them. Each answer counts once."""
 
     days: int
     total: Tokens
-    messages: int
+    cost: float  # of the answers whose models have a price
+    currency: str
+    prices_of: str  # the date of the prices
+    unpriced_models: list[str]
+    unreadable: int  # conversations that cannot be read, and are not counted
     by_day: list[UsageShare]
     by_model: list[UsageShare]
     by_project: list[UsageShare]
-    is_complete: bool = True  # False: there were more messages than are read for this page
+    by_source: list[UsageShare]
 
 
 class Problem(Struct, frozen=True, kw_only=True):
