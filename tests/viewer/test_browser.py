@@ -54,7 +54,8 @@ def enter(page: Page, viewer: Served) -> None:
 
 def opened(page: Page, viewer: Served, path: str) -> None:
     page.open(viewer.address + path)
-    page.until("document.readyState === 'complete'")
+    started = "('started' in document.documentElement.dataset || !document.querySelector('script[type=module]'))"
+    page.until(f"document.readyState === 'complete' && {started}")
 
 
 def test_nothing_hostile_runs_or_loads(store: Store, viewer: Served, page: Page) -> None:

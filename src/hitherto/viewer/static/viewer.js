@@ -34,6 +34,7 @@ function start() {
   startKeys({ reader, find });
   startMap(document.getElementById("side"), reader);
   startLive(reader);
+  document.documentElement.dataset.started = ""; // for tests: from now on the page answers
 
   // The list of conversations, in the order in which it was seen last: what [ and ] go through.
   if (document.body.dataset.page === "list") {
