@@ -12,6 +12,7 @@ import click
 
 from .. import errors
 from .._system.terminal_text import escape_control_characters
+from ._options import without_asking
 from ._output import confirm, print_lines
 from ._store_options import Place, with_place
 from ._terminal import is_terminal, say
@@ -24,7 +25,7 @@ _CLIENTS = ("claude", "codex", "gemini")
 @click.option("--uninstall", is_flag=True, help="Take out what was put in.")
 @click.option("--all", "everything", is_flag=True, help="Let it ask about the conversations of all folders.")
 @click.option("--dry-run", is_flag=True, help="Show the difference alone.")
-@click.option("--yes", is_flag=True, help="Write without asking.")
+@without_asking
 @with_place
 def install(place: Place, client: str, uninstall: bool, everything: bool, dry_run: bool, yes: bool) -> None:
     """Write hitherto mcp into the configuration of a client, and a skill that says when to ask.
