@@ -33,11 +33,13 @@ if TYPE_CHECKING:
     from . import recorder as recorder
     from . import records as records
     from . import reports as reports
+    from . import rescue as rescue
     from . import retention as retention
     from . import sanitiser as sanitiser
     from . import snapshots as snapshots
     from . import store as store
     from . import threads as threads
+    from . import usage as usage
     from .aio import AsyncConversation, AsyncStore, open_async
     from .conversation import Conversation
     from .errors import *  # noqa: F403  # each error, as said above
@@ -93,21 +95,20 @@ _HOMES = {
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 _MODULES = (
+    *("aio", "attachment", "chat", "conversation", "copying", "errors", "events", "formats", "keys", "listing"),
     *(
-        "aio",
-        "attachment",
-        "chat",
-        "conversation",
-        "copying",
-        "errors",
-        "events",
-        "formats",
-        "keys",
-        "listing",
         "model",
+        "recorder",
+        "records",
+        "reports",
+        "rescue",
+        "retention",
+        "sanitiser",
+        "snapshots",
+        "store",
+        "threads",
+        "usage",
     ),
-    *("model", "recorder", "records", "reports", "rescue", "retention", "sanitiser", "snapshots", "store", "threads"),
-    *("usage",),
 )
 
 
