@@ -3,7 +3,7 @@
 The copy never delays a byte: pieces are decoded and fed as they pass, writing happens in threads, and pieces that come
 before the request is kept wait in memory. One moment matters: a program may send its next request as soon as it has
 seen the end of an answer, and that request is understood by the answer in its history. So the copy notes the end of an
-answer before the bytes of that end are passed on, and the next request is kept after it.
+answer in the turn of the loop in which its bytes are passed on, and the next request is kept after it.
 """
 
 import asyncio
@@ -108,7 +108,7 @@ class Copy:
         self._is_stream = self._head.startswith("text/event-stream")
 
     def feed(self, data: bytes) -> None:
-        """Feed the next piece, before it is passed on."""
+        """Feed the next piece. It was passed on in this turn of the loop, which has read nothing else since."""
         if self._is_over or self._decoder is None:
             return
         try:

@@ -192,8 +192,8 @@ class _Exchange:
             self._has_begun = True
             await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
             async for piece in answer.aiter_stream():
-                self._copy.feed(piece)
                 await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+                self._copy.feed(piece)  # before the loop reads what the program says next
         finally:
             ending = self._copy.end()
             if self._passing.must_keep:
