@@ -271,7 +271,7 @@ def test_a_purge_that_was_killed_is_finished_by_the_next(tmp_path: Path, path: P
         assert len(rest) == 24
         report = store.purge_matching(metadata=ADA, reason="user-requested")
         assert set(report.purged) == rest
-        assert not report.scrub_pending
+        assert store.scrub()  # the maintenance of this store may be at what the killed one left
         assert store.verify().ok
         assert SECRET not in files(tmp_path)
 
