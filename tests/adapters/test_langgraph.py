@@ -34,7 +34,7 @@ from hitherto.errors import (
     ReadOnly,
     StorageFull,
 )
-from hitherto.formats._langchain_messages import to_message
+from hitherto.formats.importers._langchain_messages import to_message
 
 from ..support.databases import new_database
 from .standins import langgraph as standin

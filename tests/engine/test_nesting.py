@@ -16,7 +16,8 @@ import hitherto
 from hitherto import Block, HithertoError, Message, formats
 from hitherto.dialects import dialect
 from hitherto.errors import PartialImport
-from hitherto.formats import PortableConversation, PortableMessage, _jsonl_reading
+from hitherto.formats import PortableConversation, PortableMessage
+from hitherto.formats.own import _jsonl_reading
 from hitherto.model import DEEPEST, Setup, is_nested_deeper
 from hitherto.records import Records
 from hitherto.snapshots import Snapshot

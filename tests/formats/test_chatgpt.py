@@ -208,8 +208,8 @@ def test_a_picture_that_is_damaged_in_the_zip_leaves_its_pointer(store: Store, t
 
 
 def test_large_files_are_read_as_a_stream(monkeypatch: pytest.MonkeyPatch, store: Store, tmp_path: Path) -> None:
-    monkeypatch.setattr("hitherto.formats._json_elements._PIECE", 100)
-    monkeypatch.setattr("hitherto.formats._json_elements.MAX_ELEMENT_BYTES", 9000)
+    monkeypatch.setattr("hitherto.formats.importers._json_elements._PIECE", 100)
+    monkeypatch.setattr("hitherto.formats.importers._json_elements.MAX_ELEMENT_BYTES", 9000)
     bodies: list[object] = [
         talk(node("x", None, "user", f'{n} "quoted" \\ ]}}'), conversation_id=f"c{n}", title=str(n)) for n in range(9)
     ]

@@ -17,7 +17,7 @@ import hitherto
 from hitherto import Conversation, Saved, Store, formats
 from hitherto.dialects import dialect
 from hitherto.errors import PartialImport
-from hitherto.formats import claude_code
+from hitherto.formats.importers import claude_code
 
 PROGRAM = Path(__file__).parents[1] / "data" / "programs" / "claude-code"
 SESSION = "5e551011-0000-4000-8000-000000000001"

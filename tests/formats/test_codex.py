@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 import hitherto
 from hitherto import Store, formats
 from hitherto.errors import PartialImport
-from hitherto.formats import codex
 from hitherto.formats._files import open_files
 from hitherto.formats._types import PortableConversation
+from hitherto.formats.importers import codex
 from hitherto.model import Usage
 from hitherto.snapshots import Unreadable
 

@@ -33,9 +33,10 @@ from hitherto.errors import (
     HithertoError,
     InvalidArgument,
 )
-from hitherto.formats import _cpe_file, _sqlite_file, cpeconvo, cpeconvo_first
-from hitherto.formats._cpe_file import _BLOCKS, FIRST, LATER
+from hitherto.formats import _sqlite_file
 from hitherto.formats._types import PortableConversation, PortableMessage, Source
+from hitherto.formats.own import _cpe_file, cpeconvo, cpeconvo_first
+from hitherto.formats.own._cpe_file import _BLOCKS, FIRST, LATER
 from hitherto.model import Setup, Usage
 from hitherto.snapshots import Unreadable
 
@@ -750,7 +751,7 @@ import resource, signal, sys
 from pathlib import Path
 from hitherto import Message
 from hitherto.errors import StorageError
-from hitherto.formats import cpeconvo
+from hitherto.formats.own import cpeconvo
 from hitherto.formats._types import PortableConversation, PortableMessage
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))

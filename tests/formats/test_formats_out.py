@@ -20,7 +20,9 @@ import hitherto
 from hitherto import Block, Conversation, Message, Store, formats
 from hitherto.attachment import Attachment
 from hitherto.errors import InvalidArgument
-from hitherto.formats import PortableConversation, PortableMessage, html, markdown, openai
+from hitherto.formats import PortableConversation, PortableMessage
+from hitherto.formats.exports import html, markdown
+from hitherto.formats.importers import openai
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
 HOSTILE = """</style></div></title><script>alert(1)</script><img src=x onerror=alert(1)>"' onload="x" &amp; java:"""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import hitherto
 from hitherto import Store, formats
-from hitherto.formats import gemini_cli
+from hitherto.formats.importers import gemini_cli
 from hitherto.model import Usage
 
 from ..support.imports import bring_in, native, only, path_of, put_json, put_lines, threads, why_injected

@@ -15,7 +15,7 @@ from msgspec import msgpack
 import hitherto
 from hitherto import Store, formats
 from hitherto.errors import InvalidArgument, PartialImport
-from hitherto.formats import _langgraph_records as records
+from hitherto.formats.importers import _langgraph_records as records
 
 SCHEMA = """
 CREATE TABLE checkpoints (thread_id TEXT NOT NULL, checkpoint_ns TEXT NOT NULL DEFAULT '', checkpoint_id TEXT NOT NULL,

@@ -22,7 +22,8 @@ from hitherto import Block, Key, Message, Store, formats
 from hitherto._engine import recovery
 from hitherto._engine.engine import Engine
 from hitherto.backends.memory import MemoryBackend
-from hitherto.formats import PortableConversation, PortableMessage, Source, _extract, _importing, _jsonl_reading, jsonl
+from hitherto.formats import PortableConversation, PortableMessage, Source, _extract, _importing
+from hitherto.formats.own import _jsonl_reading, jsonl
 from hitherto.ids import parse_conversation_id
 from hitherto.model import Usage
 from hitherto.snapshots import FileStore, Snapshot, Unreadable

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 import hitherto
 from hitherto import Block, Key, Message
 from hitherto.errors import CannotOpen, Damaged, HithertoError, InvalidArgument, KeyUnavailable, NewerFormat
-from hitherto.formats import vpconv
 from hitherto.formats._types import PortableConversation, PortableMessage, Source
+from hitherto.formats.own import vpconv
 from hitherto.snapshots import Unreadable
 
 from ..support.foreign_files import write_vpconv

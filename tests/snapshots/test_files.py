@@ -17,8 +17,9 @@ import pytest
 
 import hitherto
 from hitherto import Block, Conversation, Key, Message, Store, formats
-from hitherto.formats import PortableConversation, gtb, snapshot
+from hitherto.formats import PortableConversation
 from hitherto.formats._atomic_file import new_file
+from hitherto.formats.own import gtb, snapshot
 from hitherto.snapshots import FileStore, Snapshot
 
 SECRET = bytes(range(32))
@@ -126,7 +127,7 @@ DENIED = """
 import os, sys
 import hitherto
 from hitherto import Message, formats
-import hitherto.formats.gtb, hitherto.formats.jsonl, hitherto.formats.snapshot
+import hitherto.formats.own.gtb, hitherto.formats.own.jsonl, hitherto.formats.snapshot
 with hitherto.open("memory:") as store:
     talk = store.start(provider="claude", model="m")
     talk.append(Message.user("x"))

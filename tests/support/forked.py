@@ -33,7 +33,7 @@ IMPORTS = (
     *("hitherto.cli._chat", "hitherto.cli._dialogue", "hitherto.cli._session", "hitherto.cli._line_editor"),
     *("hitherto.chat", "hitherto.recorder", "hitherto.store", "hitherto.backends.sqlite"),
     *("hitherto.cli._backup_restore", "hitherto.opening", "hitherto.backends.sqlite.retrying_reader"),
-    *("hitherto.formats.jsonl", "hitherto.cli._question", "hitherto.cli._slash_commands"),
+    *("hitherto.formats.own.jsonl", "hitherto.cli._question", "hitherto.cli._slash_commands"),
     *(
         f"hitherto.cli.{name}"
         for name in ("_main", "_conversation", "_log", "_search", "_purge_verify", "_stats", "_doctor")

@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Any, Final, NamedTuple
 from weakref import ref
 
-from ..formats._langgraph_records import Listed, Typed, digests
+from ..formats.importers._langgraph_records import Listed, Typed, digests
 
 _MOST_BYTES: Final = 16 * 2**20
 _MOST_LISTS: Final = 3  # of one conversation

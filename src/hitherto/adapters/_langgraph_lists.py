@@ -1,7 +1,7 @@
 """Lists of LangChain messages as paths in the tree of a conversation: reading them, and finding what is stored.
 
-The key of a message is a digest of the path to it (`formats._langgraph_records`). So the longest beginning of a list
-that is stored is found by keys, and a writer that repeats itself, or two that say the same, store it once.
+The key of a message is a digest of the path to it (`formats.importers._langgraph_records`). So the longest beginning
+of a list that is stored is found by keys, and a writer that repeats itself, or two that say the same, store it once.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ..conversation import Conversation
 from ..errors import Damaged, NotFound
-from ..formats._langgraph_records import MAIN, ROOT, SIDE, Listed, Typed, key_of
+from ..formats.importers._langgraph_records import MAIN, ROOT, SIDE, Listed, Typed, key_of
 from ..model import Message, Saved
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from ..conversation import Conversation
 from ..errors import HasChildren, Held
-from ..formats import _langgraph_records as records
-from ..formats._langgraph_records import Listed, Place, Record
+from ..formats.importers import _langgraph_records as records
+from ..formats.importers._langgraph_records import Listed, Place, Record
 from ..model import Saved
 from ..store import Store
 

@@ -12,9 +12,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from ..conversation import Conversation
-from ..formats import _langgraph_records as records
-from ..formats._langchain_messages import to_message
-from ..formats._langgraph_records import Inline, Kept, Listed
+from ..formats.importers import _langgraph_records as records
+from ..formats.importers._langchain_messages import to_message
+from ..formats.importers._langgraph_records import Inline, Kept, Listed
 from ..items import ANY
 from ..model import Message
 from ..store import Store

@@ -6,7 +6,7 @@
 
 A thread is a conversation of the kind `langgraph`, and its key is the thread's id. The messages of a graph are the
 messages of the conversation; the rest of each checkpoint lies beside them. One `put` is one commit. What is kept, and
-how, is in `formats._langgraph_records`.
+how, is in `formats.importers._langgraph_records`.
 """
 
 import heapq
@@ -21,8 +21,8 @@ from .._system.task_threads import shared_threads
 from ..aio import AsyncStore
 from ..conversation import Conversation
 from ..errors import Conflict, InvalidArgument, NotFound
-from ..formats import _langgraph_records as records
-from ..formats._langgraph_records import KIND, Inline, Kept, Listed, Place, Record, TaskWrite, TaskWrites
+from ..formats.importers import _langgraph_records as records
+from ..formats.importers._langgraph_records import KIND, Inline, Kept, Listed, Place, Record, TaskWrite, TaskWrites
 from ..store import Store
 from . import _langgraph_lists as lists
 from . import _langgraph_pruning as pruning

@@ -182,7 +182,7 @@ def _redacted(
     """Return the conversations without secrets and personal data, each when it is written. Raises `NotExportable`
     before the first one."""
     from ..formats import leaving  # noqa: PLC0415  # help needs none
-    from ..formats._redaction import redact  # noqa: PLC0415  # as above
+    from ..formats.exports._redaction import redact  # noqa: PLC0415  # as above
     from ..sanitiser import Sanitiser  # noqa: PLC0415  # as above
 
     redactor = store.engine.make_redactor(Sanitiser.everything())

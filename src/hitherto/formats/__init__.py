@@ -3,8 +3,9 @@
     report = hitherto.formats.load("chats.cpeconvo", store)
     hitherto.formats.save(store, "everything.jsonl")
 
-`load` recognises a file by its content, not by its name. Each format is a module here that converts between a file and
-values; `_importing` puts the values into a store, for all formats alike. `register` adds a format.
+`load` recognises a file by its content, not by its name. Each format is a module in one of the folders here, and
+converts between a file and values; `_importing` puts the values into a store, for all formats alike. `register` adds a
+format.
 """
 
 import io
@@ -31,8 +32,6 @@ from ._importing import check_tree
 from ._loading import finished, import_into, load_files
 from ._registry import PathLike, all_formats, find_format, names, path_of, register, sniff
 from ._report import Loaded, Summary, holes
-from ._sections import upto
-from ._training import for_training, leaves
 from ._types import (
     Format,
     PortableConversation,
@@ -43,6 +42,8 @@ from ._types import (
     Waiting,
     not_written,
 )
+from .exports._sections import upto
+from .exports._training import for_training, leaves
 
 if TYPE_CHECKING:
     from ..aio import AsyncConversation, AsyncStore

@@ -19,14 +19,15 @@ from ._files import Files, is_zip, open_files
 from ._sqlite_file import MAGIC, tables_in
 from ._types import HEAD, Format, Source
 
-# Asked in this order; the last four are only written.
-OURS = (
-    *("jsonl", "cpeconvo", "cpeconvo_first", "vpconv", "gtb"),
-    *("chatgpt", "claude-code", "claude.ai", "codex", "gemini-cli", "langchain", "langgraph", "librechat", "llm"),
-    *("open-webui", "openai-agents", "pydantic-ai"),
-    *("adk", "strands"),
-    *("openai", "snapshot", "markdown", "html", "sharegpt", "chatml"),
-)
+# The folder of each format. They are asked in this order; the last four are only written.
+OURS = {
+    **dict.fromkeys(("jsonl", "cpeconvo", "cpeconvo_first", "vpconv", "gtb"), "own"),
+    **dict.fromkeys(("chatgpt", "claude-code", "claude.ai", "codex", "gemini-cli", "langchain"), "importers"),
+    **dict.fromkeys(("langgraph", "librechat", "llm", "open-webui", "openai-agents", "pydantic-ai"), "importers"),
+    **dict.fromkeys(("adk", "strands", "openai"), "importers"),
+    "snapshot": "own",
+    **dict.fromkeys(("markdown", "html", "sharegpt", "chatml"), "exports"),
+}
 _MODULES = str.maketrans("-.", "__")  # in the names of formats
 _added: dict[str, Format] = {}
 
@@ -133,7 +134,7 @@ def find_format(name: str) -> Format:
         return _added[name]
     if name not in OURS:
         raise InvalidArgument(f"no such format: {name!r:.40}", hint=f"known are {', '.join(names())}")
-    module = import_module(f"{__package__}.{name.translate(_MODULES)}")
+    module = import_module(f"{__package__}.{OURS[name]}.{name.translate(_MODULES)}")
     return cast("Format", getattr(module, "FORMAT", module))
 
 

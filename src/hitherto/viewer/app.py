@@ -33,8 +33,8 @@ from ..errors import (
     NotFound,
     StorageError,
 )
-from ..formats._message_html import INLINE_IMAGES
-from ..formats._sections import text_in
+from ..formats.exports._message_html import INLINE_IMAGES
+from ..formats.exports._sections import text_in
 from .access import Access
 from .branch_map import draw, make_map
 from .changing import (

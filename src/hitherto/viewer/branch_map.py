@@ -10,8 +10,8 @@ are one drawing, made here.
 
 from typing import NamedTuple
 
-from ..formats._markup import EMPTY, Child, Markup, join, tag
-from ..formats._message_html import gist_of
+from ..formats.exports._markup import EMPTY, Child, Markup, join, tag
+from ..formats.exports._message_html import gist_of
 from ..model import Saved, to_datetime, trace_of
 from .frame import Links, count_of, facts, time_tag
 from .outline import Outline

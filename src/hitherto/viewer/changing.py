@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from ..errors import HithertoError
-from ..formats._markup import Child, Markup, tag
-from ..formats._message_html import gist_of
+from ..formats.exports._markup import Child, Markup, tag
+from ..formats.exports._message_html import gist_of
 from .frame import Links, count_of, page
 from .queries import StoreView, View
 

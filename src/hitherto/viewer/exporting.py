@@ -12,8 +12,8 @@ from msgspec import Struct
 from ..errors import NotExportable
 from ..formats import save, thread_to
 from ..formats._extract import extract
-from ..formats._markup import Markup, join, tag
-from ..formats._redaction import redact
+from ..formats.exports._markup import Markup, join, tag
+from ..formats.exports._redaction import redact
 from ..sanitiser import Sanitiser
 from .frame import Links, count_of, page
 from .queries import StoreView, View

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ..backend import CHAT
 from ..errors import InvalidArgument
-from ..formats._markup import Markup, join, tag
+from ..formats.exports._markup import Markup, join, tag
 from .frame import Links
 from .values import ConversationCard
 

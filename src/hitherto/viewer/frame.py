@@ -11,8 +11,8 @@ from importlib.resources import files
 from typing import NamedTuple
 from urllib.parse import quote, urlencode
 
-from ..formats._markup import Child, Markup, join, tag
-from ..formats._message_html import READING
+from ..formats.exports._markup import Child, Markup, join, tag
+from ..formats.exports._message_html import READING
 from .values import Place
 
 __all__ = [

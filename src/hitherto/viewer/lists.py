@@ -3,7 +3,7 @@
 Each is a function from a value to a page; the value is its JSON twin.
 """
 
-from ..formats._markup import Child, Markup, tag
+from ..formats.exports._markup import Child, Markup, tag
 from .filters import Wanted, filter_form
 from .frame import Links, count_of, facts, page, retention_badge, time_tag
 from .values import ConversationCard, ConversationList, Problem, SearchHit, SearchResults

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 from ..attachment import Attachment
 from ..backend import CHAT, conversation_kinds
 from ..errors import Damaged, HithertoError, InvalidArgument, InvalidID, InvalidQuery, NotFound
-from ..formats._message_html import gist_of
-from ..formats._sections import text_in
+from ..formats.exports._message_html import gist_of
+from ..formats.exports._sections import text_in
 from ..model import Block, Saved, Usage, to_datetime
 from ..retention import Candidate, decide
 from .filters import Wanted

@@ -3,8 +3,8 @@
 Each is a function from values to a page. The messages themselves are drawn by `thread_view`.
 """
 
-from ..formats._markup import Child, Markup, join, tag
-from ..formats._message_html import gist_of
+from ..formats.exports._markup import Child, Markup, join, tag
+from ..formats.exports._message_html import gist_of
 from .branch_map import draw
 from .frame import Links, count_of, facts, page, retention_badge, time_tag
 from .queries import MOST_PROMPTS, WINDOW, View, Window

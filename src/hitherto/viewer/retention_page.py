@@ -6,7 +6,7 @@ It is the plan that `hitherto retention run --dry-run` prints, with titles. Noth
 from datetime import UTC, datetime
 
 from ..errors import Damaged, NotFound
-from ..formats._markup import Child, Markup, tag
+from ..formats.exports._markup import Child, Markup, tag
 from ..retention import SweepItem
 from .frame import Links, age, count_of, facts, page, time_tag
 from .queries import StoreView

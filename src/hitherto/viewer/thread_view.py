@@ -11,10 +11,10 @@ from urllib.parse import quote
 
 import nh3
 
-from ..formats._markup import Child, Markup, join, tag
-from ..formats._message_html import INLINE_IMAGES, Look, Said, article, gist_of, pair
-from ..formats._rendered_markdown import render_answer, render_prompt
-from ..formats._sections import placeholder
+from ..formats.exports._markup import Child, Markup, join, tag
+from ..formats.exports._message_html import INLINE_IMAGES, Look, Said, article, gist_of, pair
+from ..formats.exports._rendered_markdown import render_answer, render_prompt
+from ..formats.exports._sections import placeholder
 from ..model import Block, Saved
 from .frame import Links, moment
 from .queries import View, Window, media_of

@@ -7,7 +7,7 @@ for once, and counts once in the tree.
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
-from ..formats._markup import Markup, tag
+from ..formats.exports._markup import Markup, tag
 from ..model import Usage
 from ..usage import UsageReport, UsageRow
 from ..usage.counting import count_by
