@@ -783,6 +783,15 @@ def test_purge_all_takes_everything_but_what_is_on_hold_and_says_what_that_is(st
     assert (done.reason, done.purged_count) == ("workspace-reset", 101)
 
 
+def test_purge_all_takes_conversations_of_every_kind(store: Store, records: Records) -> None:
+    """K1: a reset that leaves the threads of a framework would not be one."""
+    records.create(messages=[WHY])
+    store.ensure("thread-1", kind="langgraph").append(Message.user("needle"))
+    assert records.purge_all(reason="workspace-reset").purged_count == 2
+    assert store.find("thread-1", kind="langgraph") is None
+    assert store.stats().conversations == 0
+
+
 def test_a_purge_of_all_that_was_stopped_is_finished_by_the_next(records: Records) -> None:
     for n in range(50):
         records.create(title=f"t{n}")

@@ -1,13 +1,14 @@
-"""Purge all records of a workspace, due or not, in the same way as a sweep: some records in each commit.
+"""Purge all conversations of a workspace, due or not, in the same way as a sweep: some of them in each commit.
 
-`_erasure.purging_many` does it. Here is which conversations are records, in batches.
+`_erasure.purging_many` does it. Every kind goes: threads of a framework or a gateway are of the same people, and
+a reset that leaves them would not be one.
 """
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from .._erasure.purging_many import check_proof, purge_many
-from ..backend import Where
+from ..backend import Where, conversation_kinds
 from ..listing import pages
 from ..reports import PurgeReport
 
@@ -27,9 +28,11 @@ def purge_all(store: "Store", reason: str, progress: Callable[[int, int], None] 
 
 
 def _all(store: "Store", tell: Callable[[int, int], None]) -> Iterator[list[bytes]]:
-    total, seen = store.backend.count(Where()), 0
-    for places in pages(store.backend, [Where()], size=_BATCH_SIZE, oldest_first=True):
-        tell(seen, max(total, seen))
-        yield [place.id for place in places]
-        seen += len(places)
+    kinds = [Where(kind) for kind in conversation_kinds(store.backend)]
+    total, seen = sum(map(store.backend.count, kinds)), 0
+    for kind in kinds:
+        for places in pages(store.backend, [kind], size=_BATCH_SIZE, oldest_first=True):
+            tell(seen, max(total, seen))
+            yield [place.id for place in places]
+            seen += len(places)
     tell(seen, seen)

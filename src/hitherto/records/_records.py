@@ -206,10 +206,10 @@ class Records:
         return self._store.purge(id_of(id), reason=reason)
 
     def purge_all(self, *, reason: str, progress: Callable[[int, int], None] | None = None) -> PurgeReport:
-        """Destroy all records of the workspace, some in each commit.
+        """Destroy all conversations of the workspace, of every kind, some in each commit.
 
-        The report lists the records that could not be destroyed, for example because of a hold, with their errors.
-        `progress` is called with the number of records that were checked, and with the total. After an interruption the
+        The report lists those that could not be destroyed, for example because of a hold, with their errors.
+        `progress` is called with the number of those that were checked, and with the total. After an interruption the
         same call finishes the purge.
         """
         self._store.engine.ensure_open()
