@@ -127,7 +127,7 @@ DENIED = """
 import os, sys
 import hitherto
 from hitherto import Message, formats
-import hitherto.formats.own.gtb, hitherto.formats.own.jsonl, hitherto.formats.snapshot
+import hitherto.formats.own.gtb, hitherto.formats.own.jsonl, hitherto.formats.own.snapshot
 with hitherto.open("memory:") as store:
     talk = store.start(provider="claude", model="m")
     talk.append(Message.user("x"))
