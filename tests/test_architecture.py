@@ -35,6 +35,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         *("attachment", "ids", "keys", "model", "reports", "retention", "sanitiser.*", "telemetry"),
         *(
             "_system.config_file",
+            "_system.folder_watch",
             "_system.local_server",
             "_system.locations",
             "_system.task_threads",

@@ -7,7 +7,6 @@ A folder's own store is never used unless it is named: sessions of all projects 
 """
 
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from datetime import datetime
@@ -26,11 +25,11 @@ from ._store_options import Place, with_place
 from ._terminal import is_terminal, moment, say
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..formats import Loaded
     from ..rescue import Rescue, RescuePlace
     from ..store import Store
-
-_EVERY_SECONDS = 2.0  # between two looks of --watch
 
 
 @click.command(short_help="Bring in what programs on this machine keep, before they delete it.")
@@ -73,12 +72,11 @@ def rescue(
             if dry or not planned:
                 return 0
             _ask()
-        if watch and not dry:
+        if watch:
             stack.enter_context(work.watch_alone())
         code = job.bring_in()
-        while watch:
-            time.sleep(_EVERY_SECONDS)
-            code = job.bring_in(quiet=True) or code
+        if watch:
+            job.follow()
         return code
 
 
@@ -132,19 +130,28 @@ class _Job:
             say("nothing new to bring in")
         return some
 
-    def bring_in(self, *, quiet: bool = False) -> int:
-        """Bring in what has changed, and return the exit code. `quiet`: say nothing of places without news."""
+    def bring_in(self) -> int:
+        """Bring in what has changed, and return the exit code."""
         code = 0
         for place in self._work.places():
-            if quiet and not place.changed:
-                continue
-            with Meter(place.title, "message") as meter:
-                report = self._work.bring_in(place, even_purged=self._even_purged, progress=meter)
+            report = self._bring_in(place)
             if report.unreadable:
                 code = PARTIAL
-            if not quiet or report.messages or report.amended:
-                self._tell(place, report, dry=False)
+            self._tell(place, report, dry=False)
         return code
+
+    def follow(self) -> None:
+        """Bring in what changes, and tell of news alone, until Ctrl+C."""
+        named: dict[Path, Sequence[object]] = {}  # what could not be read, which is read again and named once
+        for place in self._work.follow():
+            report = self._bring_in(place)
+            if report.messages or report.amended or named.get(place.folder, ()) != report.unreadable:
+                self._tell(place, report, dry=False)
+            named[place.folder] = report.unreadable
+
+    def _bring_in(self, place: "RescuePlace") -> "Loaded":
+        with Meter(place.title, "message") as meter:
+            return self._work.bring_in(place, even_purged=self._even_purged, progress=meter)
 
     def _tell(self, place: "RescuePlace", report: "Loaded", *, dry: bool) -> None:
         if self._as_json:
