@@ -675,16 +675,16 @@ class Store:
 
         return activity(self.engine, days)
 
-    def verify(self, progress: Callable[[int], None] | None = None) -> "VerifyReport":
+    def verify(self, progress: Callable[[int], None] | None = None, *, note: bool = False) -> "VerifyReport":
         """Read everything and derive it again: the shape of every tree, sequence, sizes, checksums.
 
         The report names every problem; a damaged message does not hide the others. Conversations that other processes
-        keep busy are named in `unread`, and then the report is not `ok`.
+        keep busy are named in `unread`, and then the report is not `ok`. With `note` a sound store keeps the time.
         """
         self.engine.ensure_open()
         from ._engine.verify import verify  # noqa: PLC0415  # reading everything is rare
 
-        return verify(self.engine, progress)
+        return verify(self.engine, progress, note=note)
 
 
 def as_key(key: "Key | bytes") -> "Key":

@@ -4,6 +4,7 @@ import http.client
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -11,7 +12,7 @@ import apsw
 import pytest
 
 import hitherto
-from hitherto import Key, Message, Store
+from hitherto import Key, Message, ReadOnly, Store
 
 from ..support import scenes
 from ..support.databases import new_database
@@ -32,6 +33,36 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Sto
             scenes.coding(writer)
         with hitherto.open(place, key=key, maintenance=False, read_only=request.param == "read-only") as reader:
             yield writer, reader
+
+
+def test_the_list_says_when_the_store_was_found_sound(opened: tuple[Store, Store]) -> None:
+    writer, reader = opened
+    client = Client(reader)
+    assert "not verified yet" in client.get("/").text
+    assert writer.verify().ok
+    assert client.get("/index.json").json()["store"]["verified_at"] is None  # looking alone writes nothing
+    before = datetime.now(UTC)
+    assert writer.verify(note=True).ok
+    found = client.get("/index.json").json()["store"]
+    assert before - timedelta(seconds=1) < datetime.fromisoformat(found["verified_at"]) <= datetime.now(UTC)
+    assert found["sealed"] == (writer.key_id is not None)
+    assert found["read_only"] == (reader.read_only is not None)
+    page = client.get("/").text
+    assert "verified <time" in page
+    assert ("a sealed store" in page) == found["sealed"]
+    if reader.read_only:
+        with pytest.raises(ReadOnly):
+            reader.verify(note=True)
+
+
+def test_a_store_with_problems_keeps_no_time(tmp_path: Path) -> None:
+    with hitherto.open(tmp_path / "x.db") as store:
+        store.start().append(Message.user("x"))
+    with closing(apsw.Connection(str(tmp_path / "x.db"))) as connection:
+        connection.execute("UPDATE conversation SET count = count + 1 WHERE kind = 'chat'")
+    with hitherto.open(tmp_path / "x.db", maintenance=False) as store:
+        assert not store.verify(note=True).ok
+        assert Client(store).get("/index.json").json()["store"]["verified_at"] is None
 
 
 def test_every_kind_of_store_is_shown(opened: tuple[Store, Store]) -> None:

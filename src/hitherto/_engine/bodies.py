@@ -110,6 +110,7 @@ class WorkspaceMeta(Struct, frozen=True, omit_defaults=True):
     rotator: tuple[bytes, int] | None = (
         None  # the same as `sweeper`, for the process that brings conversations under a new key
     )
+    verified_at: int = 0  # when everything was read and found sound, in microseconds; 0: never, as far as is known
 
 
 class Packed(Struct, frozen=True, array_like=True, gc=False):

@@ -6,7 +6,10 @@ stops the search for the others.
 """
 
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from .._copying.row_pages import ahead
 from .._sealing.codec import MODULUS
@@ -14,6 +17,7 @@ from ..backend import INTERNAL_KINDS, WORKSPACE, ConversationRow, MessageRow, Wh
 from ..errors import Busy, Closed, HithertoError, MissingAttachment, Unavailable
 from ..ids import RUN, show_conversation_id
 from ..listing import conversations
+from ..model import to_datetime
 from ..reports import Problem, VerifyReport
 from . import items
 from .attachments import stored_attachment
@@ -37,9 +41,24 @@ _PACKS = 16  # packs read at a time: one may have a megabyte
 _BUSY = 8  # conversations in a row that are busy: then the whole store is, and each would take its time to say so
 
 
-def verify(engine: "Engine", progress: Callable[[int], None] | None = None) -> VerifyReport:
-    """Check the storage and every conversation. `progress` is called with the number of conversations done."""
-    return _Verification(engine, progress or (lambda _: None)).run()
+def verify(engine: "Engine", progress: Callable[[int], None] | None = None, *, note: bool = False) -> VerifyReport:
+    """Check the storage and every conversation. `progress` is called with the number of conversations done.
+
+    With `note`, a sound store keeps the time: that is the only write. A store with problems is left as it was found."""
+    if note:
+        engine.committer.check()  # before everything is read
+    report = _Verification(engine, progress or (lambda _: None)).run()
+    if note and report.ok:
+        now = engine.clock()
+        engine.workspace.describe(lambda meta: replace(meta, verified_at=now))
+    return report
+
+
+def verified_at(engine: "Engine") -> datetime | None:
+    """Return when the store was noted to be sound last; None if it never was."""
+    engine.workspace.refresh()
+    at = engine.workspace.meta.verified_at
+    return to_datetime(at) if at else None
 
 
 class _Verification:

@@ -3,10 +3,10 @@
 Each is a function from a value to a page; the value is its JSON twin.
 """
 
-from ..formats.exports._markup import Child, Markup, tag
+from ..formats.exports._markup import Child, Markup, join, tag
 from .filters import Wanted, filter_form
 from .frame import Links, count_of, facts, page, retention_badge, time_tag
-from .values import ConversationCard, ConversationList, Problem, SearchHit, SearchResults
+from .values import ConversationCard, ConversationList, Problem, SearchHit, SearchResults, StoreState
 
 __all__ = ["conversations_page", "problem_page", "search_page"]
 
@@ -52,9 +52,18 @@ def conversations_page(links: Links, found: ConversationList, wanted: Wanted, *,
             class_="filters narrow",
             aria_label="More pages",
         ),
+        _store_line(found.store),
         body_class="list",
         page="list",
     )
+
+
+def _store_line(store: StoreState) -> Markup:
+    """Return how the store is kept, and when all of it was read and found sound."""
+    at = store.verified_at
+    verified = join("verified ", time_tag(at)) if at else "not verified yet: hitherto verify --note"
+    sealed = "a sealed store" if store.sealed else "a plain store"
+    return tag("footer", facts(sealed, "read-only" if store.read_only else None, verified), class_="facts store")
 
 
 def _card(links: Links, card: ConversationCard) -> Markup:

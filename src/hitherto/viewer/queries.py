@@ -17,6 +17,7 @@ from functools import cached_property
 from itertools import takewhile
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
+from .._engine.verify import verified_at
 from ..attachment import Attachment
 from ..backend import CHAT, conversation_kinds
 from ..errors import Damaged, HithertoError, InvalidArgument, InvalidID, InvalidQuery, NotFound
@@ -41,6 +42,7 @@ from .values import (
     SearchResults,
     Siblings,
     Skeleton,
+    StoreState,
 )
 
 if TYPE_CHECKING:
@@ -187,7 +189,7 @@ class StoreView:
             talks = [self.store.conversation(id) for id in list(ids)[:WINDOW]]
             cards = [self._card_of_talk(talk, policy, now) for talk in talks]
             cards = [card for card in cards if wanted.project in ("", card.project) and wanted.fits(card)]
-            return ConversationList(conversations=cards, kinds=kinds)
+            return ConversationList(conversations=cards, kinds=kinds, store=self.state())
         found: list[ConversationCard] = []
         total = None
         for _ in range(MOST_COMPARED // PAGE):
@@ -209,7 +211,15 @@ class StoreView:
                 cursor = None
             if cursor is None or len(found) >= PAGE:
                 break
-        return ConversationList(conversations=found, next=cursor, total=total, kinds=kinds)
+        return ConversationList(conversations=found, next=cursor, total=total, kinds=kinds, store=self.state())
+
+    def state(self) -> StoreState:
+        """Return how the store is kept."""
+        return StoreState(
+            sealed=self.store.key_id is not None,
+            read_only=self.store.read_only is not None,
+            verified_at=verified_at(self.store.engine),
+        )
 
     def _card(self, info: "ConversationInfo", policy: "RetentionPolicy | None", now: datetime) -> ConversationCard:
         if info.problem is not None:

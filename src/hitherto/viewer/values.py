@@ -28,6 +28,7 @@ __all__ = [
     "SearchResults",
     "Siblings",
     "Skeleton",
+    "StoreState",
     "StoreUsage",
     "Tokens",
     "UsageShare",
@@ -61,6 +62,14 @@ class ConversationCard(Struct, frozen=True, kw_only=True):
     problem: str | None = None
 
 
+class StoreState(Struct, frozen=True, kw_only=True):
+    """The store behind the page."""
+
+    sealed: bool
+    read_only: bool
+    verified_at: datetime | None = None  # when `hitherto verify --note` found it sound last
+
+
 class ConversationList(Struct, frozen=True, kw_only=True):
     """A page of conversations, the most recently active first. `next` is the cursor of the next page."""
 
@@ -68,6 +77,7 @@ class ConversationList(Struct, frozen=True, kw_only=True):
     next: str | None = None
     total: int | None = None
     kinds: list[str] = []
+    store: StoreState
 
 
 class Siblings(Struct, frozen=True, kw_only=True):
