@@ -26,6 +26,9 @@ MODEL_DONE := .venv/.stamp-model
 AZURITE := 3.35.0
 AZURITE_DONE := .tools/azurite/.stamp-$(AZURITE)
 
+# Sphinx, for the documentation, in an environment of its own.
+DOCS_DONE := .tools/docs/.stamp
+
 # Who is measured beside hitherto, in an environment of their own.
 PEERS_DONE := .tools/peers/.stamp
 
@@ -44,7 +47,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup chat test gates pythons lint format bench peers frameworks test-frameworks test-programs docs coverage wheel lock clean distclean
+.PHONY: help setup chat test gates pythons lint format bench peers frameworks test-frameworks test-programs docs site coverage wheel lock clean distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -147,9 +150,11 @@ test-frameworks: setup $(ADAPTERS:%=.tools/adapters/%/.stamp) ## Run the framewo
 test-programs: setup $(PROGRAMS_DONE) ## Run the programs whose files are rescued, against a provider on loopback
 	HITHERTO_PROGRAMS=.tools/programs $(PY) -m pytest -n 2 tests/programs $(ARGS)
 
-# There is no site to build so far: this runs the examples in the documentation.
-docs: setup ## Check the documentation by running its examples
+docs: setup site ## Build the site of the documentation, and run its examples
 	$(PY) -m pytest tests/test_docs.py $(ARGS)
+
+site: $(DOCS_DONE) ## Build the site into docs/_build/html; nothing is fetched, and a warning is an error
+	@.tools/docs/bin/python scripts/build_site.py && echo "site: docs/_build/html/index.html"
 
 coverage: setup ## Run the tests and report what they cover
 	$(PY) -m coverage erase
@@ -171,11 +176,12 @@ lock: $(UV_READY) ## Pin requirements/*.in into requirements/*.txt (ARGS=--upgra
 	$(COMPILE) $(ARGS) requirements/peers.in --output-file requirements/peers.txt
 	$(COMPILE) $(ARGS) requirements/frameworks-current.in --output-file requirements/frameworks-current.txt
 	$(COMPILE) $(ARGS) requirements/frameworks-earlier.in --output-file requirements/frameworks-earlier.txt
+	$(COMPILE) $(ARGS) requirements/docs.in --output-file requirements/docs.txt
 	$(COMPILE) $(ARGS) requirements/programs.in --output-file requirements/programs.txt
 	$(foreach one,$(wildcard requirements/adapter-*.in),$(COMPILE) $(ARGS) $(one) --output-file $(one:.in=.txt) &&) true
 
 clean: ## Remove build products, caches and coverage data
-	rm -rf dist build htmlcov .coverage .coverage.* .coverage-* .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf dist build docs/_build htmlcov .coverage .coverage.* .coverage-* .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . \( -name .git -o -name .venv -o -name .tools \) -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean ## Remove .venv and .tools as well
@@ -217,6 +223,14 @@ $(PEERS_DONE): requirements/peers.txt | $(UV_READY)
 	@echo "setup: installing requirements/peers.txt into .tools/peers, hashes checked" >&2
 	@$(UV) venv --quiet --clear --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" .tools/peers
 	@$(UV) pip sync --quiet --python .tools/peers/bin/python --require-hashes requirements/peers.txt
+	@touch $@
+
+$(DOCS_DONE): requirements/docs.txt pyproject.toml | $(UV_READY)
+	@$(CHECK_PYTHON)
+	@echo "setup: installing requirements/docs.txt into .tools/docs, hashes checked" >&2
+	@$(UV) venv --quiet --clear --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" .tools/docs
+	@$(UV) pip sync --quiet --python .tools/docs/bin/python --require-hashes requirements/docs.txt
+	@echo "$$(pwd -P)/src" > "$$(.tools/docs/bin/python -c 'import site; print(site.getsitepackages()[0])')/hitherto.pth"
 	@touch $@
 
 .tools/frameworks/%/.stamp: requirements/frameworks-%.txt | $(UV_READY)
