@@ -9,7 +9,7 @@ import hitherto
 from hitherto import Store
 
 pytest.importorskip("uvicorn", reason="hitherto[gateway] is not installed")
-pytest.importorskip("httpcore2", reason="hitherto[gateway] is not installed")
+pytest.importorskip("httptools", reason="hitherto[gateway] is not installed")
 
 from .scripted import Scripted
 

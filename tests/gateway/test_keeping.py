@@ -129,7 +129,7 @@ def test_threads_of_codex_are_sub_agents_of_their_session(store: Store, upstream
     }
 
 
-@pytest.mark.parametrize("name", ["x" * 5000, "a:b/c", "\x7f", "ü", "../../etc", "%00", ":"])
+@pytest.mark.parametrize("name", ["x" * 5000, "a:b/c", "ü", "../../etc", "%00", ":"])
 def test_hostile_names_keep_the_exchange_all_the_same(store: Store, upstream: Scripted, name: str) -> None:
     for header in ("X-Claude-Code-Session-Id", "X-Hitherto-User"):
         with running(store, upstream) as one:

@@ -70,10 +70,10 @@ def gateway(place: Place, port: int, upstreams: tuple[str, ...], must_keep: bool
 def check_extra() -> None:
     """Raise `MissingExtra` if the packages of the gateway are not installed."""
     try:
-        import httpcore2  # noqa: F401, PLC0415  # only looked for
+        import httptools  # noqa: F401, PLC0415  # only looked for
         import uvicorn  # noqa: F401, PLC0415  # as above
     except ImportError as error:
-        if (error.name or "").partition(".")[0] not in ("uvicorn", "httpcore2"):
+        if (error.name or "").partition(".")[0] not in ("uvicorn", "httptools"):
             raise
         raise errors.MissingExtra(error.name or "uvicorn", "gateway") from None
 

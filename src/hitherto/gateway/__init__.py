@@ -1,7 +1,8 @@
 """The gateway: a local address that programs talk to in place of their provider.
 
-A request goes through `app` (who may come in, and where it leads), `sending` (to the provider, and its answer back as
-it comes), and beside them `copying` (the bytes of both, read and given to a recorder). `upstreams` says which path
-leads to which provider, `child` prepares the program of `hitherto run`, and `server` runs it all. `replaying` answers
-from a kept conversation in place of a provider. Nothing here is imported before a command needs it.
+A request goes through `app` (who may come in, and where it leads) and `passing` (there and back). `sending` and
+`connecting` have the connections to the providers, `copying` has the bytes of both sides, read and given to a recorder.
+`upstreams` says which path leads to which provider, `child` prepares the program of `hitherto run`, and `server` runs
+it all. `replaying` answers from a kept conversation in place of a provider. Nothing here is imported before a command
+needs it.
 """

@@ -1,26 +1,29 @@
 """The copy of one exchange that is given to a recorder, while its bytes pass through.
 
-The copy never delays a byte: pieces are decoded and fed as they pass, writing happens in threads, and pieces that come
-before the request is kept wait in memory. One moment matters: a program may send its next request as soon as it has
+The copy never delays a byte. In the loop, pieces are decoded and put aside; a thread reads them for the recorder, a few
+times a second and at the end of the answer. One moment matters: a program may send its next request as soon as it has
 seen the end of an answer, and that request is understood by the answer in its history. So the copy notes the end of an
 answer in the turn of the loop in which its bytes are passed on, and the next request is kept after it.
 """
 
 import asyncio
-from collections.abc import Sequence
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
 
 from .._http_hooks import Sent
 from .._system.task_threads import shared_threads
 from ..recorder._sdk import RecordedExchange
+from .connecting import Header
 from .decoding import CannotDecode, Decoder, open_decoder
 from .keeping import Keeper
-from .sending import Header
 
 __all__ = ["Copy", "Endings"]
 
 _ENDINGS = (b"message_stop", b"[DONE]", b"response.completed", b"response.incomplete", b"response.failed")
 _LONGEST_ENDING = max(map(len, _ENDINGS))
-_MAX_WAITING_BYTES = 256 << 20  # pieces that wait for their request to be kept
+_MAX_WAITING_BYTES = 256 << 20  # pieces that wait for the recorder
+_READ_SECONDS = 0.2  # from a piece to its reading; with `keeping`'s time for partials it stays below a second
 _ENDING_SECONDS = 5.0  # how long a request waits for the answers before it
 
 
@@ -50,8 +53,10 @@ class Copy:
         self._head: str | None = None  # the content type, until the recorder has it
         self._is_stream = False
         self._decoder: Decoder | None = None
-        self._waiting: list[bytes] = []  # pieces that came before the request was kept
-        self._waiting_bytes = 0
+        self._waiting: deque[bytes] = deque()  # pieces that the recorder has not read
+        self._come_bytes = self._read_bytes = 0  # counted in the loop, and in the thread
+        self._reading = threading.Lock()  # held by the thread that reads them
+        self._timer: asyncio.TimerHandle | None = None  # until they are read
         self._tail = b""  # the last bytes of the piece before, in which an ending may begin
         self._left: int | None = None  # bytes of the answer that are to come, if its length is known
         self._ending: asyncio.Task[None] | None = None
@@ -113,34 +118,20 @@ class Copy:
             return
         try:
             decoded = self._decoder.feed(data)
-            self._take(decoded)
-        except Exception as error:  # noqa: BLE001  # as above
+        except CannotDecode as error:
             self._lose(error)
+            return
+        self._waiting.append(decoded)
+        self._come_bytes += len(decoded)
+        if self._come_bytes - self._read_bytes > _MAX_WAITING_BYTES:
+            self._lose(MemoryError())
             return
         if self._left is not None:
             self._left -= len(data)
         if self._left == 0 or self._has_ending(decoded):
             self._begin_ending()
-
-    def _take(self, data: bytes) -> None:
-        if self._keeping is not None and not self._keeping.done():
-            self._waiting.append(data)
-            self._waiting_bytes += len(data)
-            if self._waiting_bytes > _MAX_WAITING_BYTES:
-                raise MemoryError
-        else:
-            self._feed_waiting()
-            if self._exchange is not None:
-                self._exchange.feed(data)
-
-    def _feed_waiting(self) -> None:
-        """Give the recorder what came before the request was kept."""
-        if self._exchange is not None and self._head is not None:
-            self._exchange.head(self._head)
-            self._head = None
-            for piece in self._waiting:
-                self._exchange.feed(piece)
-        self._waiting.clear()
+        elif self._is_stream and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_READ_SECONDS, self._read_soon)
 
     def _has_ending(self, data: bytes) -> bool:
         if not self._is_stream:
@@ -149,54 +140,75 @@ class Copy:
         self._tail = seen[-_LONGEST_ENDING:]
         return any(ending in seen for ending in _ENDINGS)
 
+    # -- reading, in a thread
+
+    def _read_soon(self) -> None:
+        self._timer = None
+        if not self._is_over and self._exchange is not None:
+            shared_threads().submit(self._in_thread, self._read)
+
+    def _in_thread(self, work: Callable[[RecordedExchange], None]) -> None:
+        """Do something with the exchange, one at a time. An error is a loss."""
+        with self._reading:
+            if self._is_over or self._exchange is None:
+                return
+            try:
+                work(self._exchange)
+            except Exception as error:  # noqa: BLE001  # whatever goes wrong with the copy, the program goes on
+                self._lose(error)
+
+    def _read(self, exchange: RecordedExchange) -> None:
+        """Give the recorder all that waits."""
+        if self._head is not None:
+            exchange.head(self._head)
+            self._head = None
+        pieces = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        if pieces:
+            data = b"".join(pieces)
+            self._read_bytes += len(data)
+            exchange.feed(data)
+
+    def _read_and_end(self, exchange: RecordedExchange) -> None:
+        self._read(exchange)
+        self._is_over = True
+        exchange.end()
+
+    def _end_if_complete(self, exchange: RecordedExchange) -> None:
+        self._read(exchange)
+        if self._left == 0 or exchange.is_complete():
+            self._is_over = True
+            exchange.end()
+
+    def _give_up(self, exchange: RecordedExchange) -> None:
+        self._is_over = True
+        exchange.fail()
+
+    # -- the end
+
     def _begin_ending(self) -> None:
         if self._ending is None or self._ending.done():
-            self._ending = asyncio.create_task(self._end_if_complete())
-            self._endings.add(self._ending)
-
-    async def _end_if_complete(self) -> None:
-        if await self._is_ready() and self._exchange is not None:
-            is_complete = self._left == 0 or await shared_threads().run(self._exchange.is_complete)
-            if is_complete and not self._is_over:
-                await self._write_end()
-
-    async def _is_ready(self) -> bool:
-        if self._keeping is not None:
-            await asyncio.wait([self._keeping])
-        if not self._is_over:
-            try:
-                self._feed_waiting()
-            except Exception as error:  # noqa: BLE001  # as above
-                self._lose(error)
-        return not self._is_over
-
-    async def _write_end(self) -> None:
-        assert self._exchange is not None
-        self._is_over = True
-        try:
-            await shared_threads().run(self._exchange.end)
-        except Exception as error:  # noqa: BLE001  # as above
-            self._lose(error)
+            self._ending = self._finish(self._end_if_complete)
 
     def fail(self) -> None:
         """No answer will come."""
         if not self._is_over:
-            task = asyncio.create_task(self._fail())
-            self._endings.add(task)
-
-    async def _fail(self) -> None:
-        if await self._is_ready() and self._exchange is not None:
-            self._is_over = True
-            self._exchange.fail()
+            self._finish(self._give_up)
 
     def end(self) -> "asyncio.Task[None]":
         """The answer is over, complete or not: keep what has come. Returns the task that writes it."""
-        task = asyncio.create_task(self._end())
+        return self._finish(self._read_and_end)
+
+    def _finish(self, work: Callable[[RecordedExchange], None]) -> "asyncio.Task[None]":
+        task = asyncio.create_task(self._finish_kept(work))
         self._endings.add(task)
         return task
 
-    async def _end(self) -> None:
-        if self._ending is not None:
-            await asyncio.wait([self._ending])
-        if not self._is_over and await self._is_ready() and self._exchange is not None:
-            await self._write_end()
+    async def _finish_kept(self, work: Callable[[RecordedExchange], None]) -> None:
+        """Wait until the request is kept, and do what is to be done in a thread."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._keeping is not None:
+            await asyncio.wait([self._keeping])
+        if not self._is_over:
+            await shared_threads().run(self._in_thread, work)

@@ -12,6 +12,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from .._engine.creating import build_meta
 from .._http_hooks import Sent
 from ..conversation import Conversation
@@ -22,6 +24,7 @@ from ..recorder._recorder import Recorder
 from ..recorder._responses import decode_request
 from ..recorder._sdk import Listening, RecordedExchange, dialect_of_path
 from .belonging import Belonging, find_belonging
+from .decoding import decode
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Keeper"]
 
 _MAX_USERS = 256  # whose recorders are kept ready
-_PARTIAL_SECONDS = 1.0
+_PARTIAL_SECONDS = 0.75
 
 Report = Callable[[str], None]
 
@@ -46,9 +49,11 @@ class Keeper:
         self.lost = 0  # exchanges that could not be kept
 
     def begin(self, sent: Sent) -> RecordedExchange | None:
-        """Keep a request. None if it is no chat. Raises `HithertoError` if it cannot be kept."""
+        """Keep a request. None if it is no chat. Raises `HithertoError` or `CannotDecode` if it cannot be kept."""
         if dialect_of_path(sent.path) is None:
             return None
+        encoding = sent.headers.get("content-encoding", "")
+        sent = replace(sent, body=decode(sent.body, encoding))
         decode_request(sent.body)  # a body that is no request begins no conversation
         belonging = find_belonging(sent)
         listening = self._listening(belonging.user)

@@ -16,14 +16,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Mutable
 from contextlib import suppress
 from typing import Any
 
+from msgspec.structs import replace
+
 from .._http_hooks import Sent
 from ..errors import HithertoError
 from ..recorder._sdk import dialect_of_path
 from .belonging import CONVERSATION, USER
+from .connecting import Answer, UpstreamFailed
 from .copying import Copy, Endings
-from .decoding import CannotDecode, decode
+from .decoding import CannotDecode
 from .keeping import Keeper
-from .sending import Answer, Sender, UpstreamFailed, forwardable
+from .sending import Sender, forwardable
 from .upstreams import Upstream
 
 __all__ = ["Passing", "Receive", "Scope", "Send", "refuse"]
@@ -103,10 +106,10 @@ class _Exchange:
 
     async def _pass(self) -> None:
         if self.sent is not None and self._passing.must_keep:
-            pieces = [piece async for piece in self._read()]
-            body: bytes | AsyncIterator[bytes] = b"".join(pieces)
+            whole = b"".join([piece async for piece in self._read()])
+            body: bytes | AsyncIterator[bytes] = whole
             try:
-                await self._copy.keep(self._describe(self.sent, pieces))
+                await self._copy.keep(replace(self.sent, body=whole))
             except (HithertoError, CannotDecode) as error:
                 await refuse(self._send, 503, f"not sent, because it cannot be kept: {error}")
                 return
@@ -131,7 +134,7 @@ class _Exchange:
         pieces = self._read()
         first = await anext(pieces, None)
         if self._watching is not None:
-            self._keep([first or b""])
+            self._keep(first or b"")
             return first or b""
         return self._stream(first or b"", pieces)
 
@@ -142,7 +145,7 @@ class _Exchange:
             if self.sent is not None:
                 copied.append(piece)
             yield piece
-        self._keep(copied)
+        self._keep(b"".join(copied))
 
     async def _read(self) -> AsyncIterator[bytes]:
         while True:
@@ -168,17 +171,9 @@ class _Exchange:
         if self._work is not None:
             self._work.cancel()
 
-    def _keep(self, pieces: list[bytes]) -> None:
-        if self.sent is None:
-            return
-        try:
-            self._copy.keep_beside(self._describe(self.sent, pieces))
-        except CannotDecode as error:
-            self._passing.keeper.lose(error)
-
-    def _describe(self, sent: Sent, pieces: list[bytes]) -> Sent:
-        body = decode(b"".join(pieces), sent.headers.get("content-encoding", ""))
-        return Sent(sent.method, sent.path, body, sent.headers)
+    def _keep(self, body: bytes) -> None:
+        if self.sent is not None:
+            self._copy.keep_beside(replace(self.sent, body=body))
 
     # -- the answer
 
@@ -191,7 +186,7 @@ class _Exchange:
             self._copy.head(answer.status, headers)
             self._has_begun = True
             await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
-            async for piece in answer.aiter_stream():
+            async for piece in answer.pieces():
                 await self._send({"type": "http.response.body", "body": piece, "more_body": True})
                 self._copy.feed(piece)  # before the loop reads what the program says next
         finally:

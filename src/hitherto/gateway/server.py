@@ -39,6 +39,5 @@ def configure(app: "Callable[..., Any]") -> uvicorn.Config:
         lifespan="on",
         ws="none",
         loop="asyncio",
-        http="auto",
-        h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
+        http="httptools",
     )
