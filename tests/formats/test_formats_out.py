@@ -353,6 +353,9 @@ class Seen(HTMLParser):
         self.text += data
 
 
+REMOTE = "https://example.org/x.png"
+
+
 def hostile() -> PortableConversation:
     """Hostile wherever there is text."""
     blocks = [
@@ -360,7 +363,7 @@ def hostile() -> PortableConversation:
         Block.thinking(HOSTILE),
         Block.tool_call("c", HOSTILE, {HOSTILE: HOSTILE}),
         Block(HOSTILE, HOSTILE),
-        Block("content", "https://example.org/x.png", "image", "image/png"),
+        Block("content", REMOTE, "image", "image/png"),
         Block("content", HOSTILE, HOSTILE, HOSTILE),
         Block("content", b"<svg onload='x'/>", "image", "image/svg+xml"),
         Block("content", b"x", "image", HOSTILE),
@@ -388,11 +391,11 @@ def test_nothing_that_was_said_is_markup_and_nothing_is_fetched() -> None:
     assert {tag for tag, _ in seen.tags} <= allowed
     for _, attributes in seen.tags:
         assert not any(name.startswith("on") or name in ("src", "style") for name in attributes)
-        assert re.fullmatch(r"#m\d+-\d+", attributes.get("href") or "#m1-1")
+        assert re.fullmatch(rf"#m\d+-\d+|{re.escape(REMOTE)}", attributes.get("href") or "#m1-1")
     assert seen.text.count(HOSTILE) > 15  # each as it is, as text
     assert 'onload="x"' not in text  # which would be one in an attribute
-    assert "https://example.org/x.png" in seen.text
-    assert not re.search(r"url\(|@import|https?:", re.sub(r"\[image at .*?\]", "", text))
+    assert f"Image, not loaded: {REMOTE}" in seen.text  # a link to follow, and nothing that loads by itself
+    assert not re.search(r"url\(|@import|https?:", text.replace(REMOTE, ""))
 
 
 EVIL = """\

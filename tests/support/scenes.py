@@ -37,8 +37,7 @@ def png(width: int = 640, height: int = 360) -> bytes:
 
 
 ANSWER = """\
-The build fails because `ruff` finds an unused import in `src/app/routes.py`. The import came in with the last commit and
-nothing uses it any more.
+The build fails because `ruff` finds an unused import in `src/app/routes.py`. The import came in with the last commit and nothing uses it any more.
 
 ## What happens
 
@@ -68,8 +67,7 @@ def routes(folder: Path) -> Iterator[str]:
 
 > A finding in a generated file is no reason to switch the rule off: exclude the file.
 
-The rule is described at https://docs.astral.sh/ruff/rules/unused-import/. Shall I remove the import, or do you want to keep
-it for the `--json` flag?
+The rule is described at https://docs.astral.sh/ruff/rules/unused-import/. Shall I remove the import, or do you want to keep it for the `--json` flag?
 """
 
 

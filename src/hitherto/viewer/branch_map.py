@@ -18,11 +18,23 @@ from .outline import Outline
 from .queries import StoreView, View
 from .values import BranchMap, MapRow
 
-__all__ = ["draw", "make_map"]
+__all__ = ["draw", "legend", "make_map"]
 
 _MOST_AGENTS = 6  # sub-agents of one stretch that are shown at once
-_LANE, _ROW = 18, 46  # sizes in the drawing; sixteen are one rem
-_UNIT = 16
+_UNIT = 16  # of the drawing, in one rem
+_HUES = 7  # colours of lanes, after which they begin anew
+_DEEPEST = 16  # lanes by which a row moves its words to the right: a binary tree needs 65,536 ends for more
+_LONGEST = 48  # the length of the bar of a long stretch
+
+
+class _Size(NamedTuple):
+    """The size of a lane and of a row in the drawing. The styles of `.map` and `.map.wide` fit these."""
+
+    lane: int
+    row: int
+
+
+_NARROW, _WIDE = _Size(18, 46), _Size(20, 36)
 
 
 class Stretch(NamedTuple):
@@ -148,8 +160,8 @@ def _place(outline: Outline, stretches: list[Stretch]) -> list[_Placed]:
 # -- the picture
 
 
-def draw(links: Links, found: BranchMap, *, at: str | None = None) -> Markup:
-    """Return the map as HTML: the rails, and a row for each stretch."""
+def draw(links: Links, found: BranchMap, *, at: str | None = None, wide: bool = False) -> Markup:
+    """Return the map as HTML: the rails, and a row for each stretch. A wide one has rows of one line."""
     id = found.conversation.id
     items = [tag("li", _row(links, id, row), role="none") for row in found.rows]
     more: Child = None
@@ -158,24 +170,38 @@ def draw(links: Links, found: BranchMap, *, at: str | None = None) -> Markup:
         more = tag("p", tag("a", words, href=links.conversation(id, "/map", at=at, all="1")), class_="note")
     label = f"Branches: {count_of(len(found.rows), 'stretch', 'stretches')} without forks"
     tree = tag("ul", *items, role="tree", aria_label=label)
-    return join(tag("div", _rails(found), tree, class_="map"), more)
+    rails = _rails(found, _WIDE if wide else _NARROW)
+    return join(tag("div", rails, tree, class_="map wide" if wide else "map"), more)
+
+
+def legend() -> Markup:
+    """Return what the lines of the map mean."""
+    kinds = (("the path that is read", "active"), ("a branch", "branch hue-1"), ("summed up", "compaction active"))
+    shown = []
+    for words, kind in (*kinds, ("a sub-agent", "subagent")):
+        line = tag("path", d="M1 5H27", class_=f"rail {kind}")
+        shown.append(
+            tag("span", tag("svg", line, viewBox="0 0 28 10", width="28", height="10", aria_hidden="true"), words)
+        )
+    return tag("p", *shown, class_="legend")
 
 
 def _row(links: Links, id: str, row: MapRow) -> Markup:
     kinds = [name for name, is_so in (("active", row.active), ("has-head", row.head)) if is_so]
+    kinds += [_hue(row)] if row.lane else []
     title = {"compaction": "Summed up", "subagent": "Sub-agent"}.get(row.kind)
     own = None if row.kind == row.label else row.label
     label = tag("b", f"{title}: {own}" if title and own else title or own or "", class_="label")
     about = facts(
-        count_of(row.count, "message"),
-        time_tag(row.active_at),
         tag("span", "now", class_="now") if row.head else None,
+        join(f"{row.count:,}", tag("span", f" message{'s' if row.count > 1 else ''}", class_="unit")),
+        time_tag(row.active_at),
     )
     # A stretch of the path that is shown is one to go to; any other is one to change to.
     return tag(
         "a",
         tag("span", label if title or row.label else EMPTY, " ", row.text or "(nothing to read)", class_="words"),
-        tag("span", about, class_="facts"),
+        tag("span", about, _length_bar(row.count), class_="facts"),
         href=links.message(id, row.first),
         role="treeitem",
         class_=" ".join(kinds) or None,
@@ -184,27 +210,40 @@ def _row(links: Links, id: str, row: MapRow) -> Markup:
         aria_current="true" if row.head else None,
         data_id=row.first,
         data_position=row.position,
-        data_lane=row.lane,
+        data_lane=min(row.lane, _DEEPEST),
         title=row.text,
     )
 
 
-def _rails(found: BranchMap) -> Markup:
+def _hue(row: MapRow) -> str:
+    return f"hue-{(row.lane - 1) % _HUES + 1}"
+
+
+def _length_bar(count: int) -> Markup:
+    """Return how long a stretch is, as a bar: twice as many messages are one step more."""
+    width = min(_LONGEST, 6 * count.bit_length())
+    bar = tag("rect", x=0, y=0, width=width, height=4, rx=2)
+    return tag("svg", bar, viewBox=f"0 0 {_LONGEST} 4", class_="length", aria_hidden="true", focusable="false")
+
+
+def _rails(found: BranchMap, size: _Size) -> Markup:
     """Return the drawing: a line from each stretch to the one that it leaves, the active ones above the others."""
-    width, height = found.lanes * _LANE, len(found.rows) * _ROW
+    lane, step = size
+    width, height = found.lanes * lane, len(found.rows) * step
     lines: list[tuple[bool, Markup]] = []
     for number, row in enumerate(found.rows):
-        x, y = row.lane * _LANE + _LANE // 2, number * _ROW + _ROW // 2
+        x, y = row.lane * lane + lane // 2, number * step + step // 2
         active = row.active
+        hue = f" {_hue(row)}" if row.lane else ""
         if row.parent is not None:
             above = found.rows[row.parent]
-            from_x, from_y = above.lane * _LANE + _LANE // 2, row.parent * _ROW + _ROW // 2
-            turn = f"V{y - _LANE}Q{from_x} {y} {from_x + _LANE} {y}H{x}" if from_x != x else f"V{y}"
+            from_x, from_y = above.lane * lane + lane // 2, row.parent * step + step // 2
+            turn = f"V{y - lane}Q{from_x} {y} {from_x + lane} {y}H{x}" if from_x != x else f"V{y}"
             on = active and above.active and row.kind != "subagent"
-            kind = f"rail {row.kind}{' active' if on else ''}"
+            kind = f"rail {row.kind}{hue}{' active' if on else ''}"
             lines.append((on, tag("path", d=f"M{from_x} {from_y}{turn}", class_=kind)))
         radius = 6 if row.head else 4 if row.kind == "subagent" else 5
-        kind = f"stop {row.kind}{' active' if active else ''}{' head' if row.head else ''}"
+        kind = f"stop {row.kind}{hue}{' active' if active else ''}{' head' if row.head else ''}"
         lines.append((True, tag("circle", cx=x, cy=y, r=radius, class_=kind)))
     shown = [line for on, line in lines if not on] + [line for on, line in lines if on]
     return tag(

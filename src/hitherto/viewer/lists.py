@@ -93,9 +93,8 @@ def _card(links: Links, card: ConversationCard) -> Markup:
                 tag("a", project.rstrip("/").rsplit("/", 1)[-1], href=links.home(project=project), title=project)
                 if project
                 else None,
+                retention_badge(card.retention),
             ),
-            " ",
-            retention_badge(card.retention),
             class_="facts",
         ),
         class_="card",

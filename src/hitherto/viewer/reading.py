@@ -5,7 +5,7 @@ Each is a function from values to a page. The messages themselves are drawn by `
 
 from ..formats.exports._markup import Child, Markup, join, tag
 from ..formats.exports._message_html import gist_of
-from .branch_map import draw
+from .branch_map import draw, legend
 from .frame import Links, count_of, facts, page, retention_badge, time_tag
 from .queries import MOST_PROMPTS, WINDOW, View, Window
 from .thread_view import chunk, rendered
@@ -135,6 +135,8 @@ def compare_page(links: Links, view: View, found: Comparison) -> str:
             )
         )
     shared = f"{count_of(found.shared, 'message')} shared" if found.shared else "They share nothing."
+    if not found.left and not found.right:
+        shared += ": both lead along the same branch"
     last = tag("a", "the last of them", href=links.message(header.id, found.fork)) if found.fork else None
     return page(
         links,
@@ -169,9 +171,10 @@ def map_page(links: Links, found: BranchMap, *, at: str | None) -> str:
             "header",
             tag("h1", header.title or "Branches", dir="auto"),
             tag("p", about, " · ", tag("a", "Back to reading", href=back), class_="facts"),
+            legend() if header.branches > 1 else None,
             class_="title",
         ),
-        draw(links, found, at=at) if found.rows else empty,
+        draw(links, found, at=at, wide=True) if found.rows else empty,
         body_class="list map-page",
         page="map",
         conversation=header.id,
@@ -195,9 +198,8 @@ def _head(links: Links, header: Header, title: str, leaf: str) -> Markup:
                 time_tag(header.active_at),
                 tag("span", header.id[:8], class_="id", title=header.id),
                 None if header.exportable else "must not leave this store",
+                retention_badge(header.retention),
             ),
-            " ",
-            retention_badge(header.retention),
             class_="facts",
         ),
         tag(

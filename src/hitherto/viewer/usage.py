@@ -110,7 +110,8 @@ def usage_page(links: Links, found: StoreUsage) -> str:
         tag(
             "header",
             tag("h1", "Usage"),
-            tag("p", in_words(found.total), f", {cost} by prices of {found.prices_of}", class_="facts"),
+            tag("p", in_words(found.total), class_="facts"),
+            tag("p", f"{cost} by prices of {found.prices_of}", class_="facts"),
             tag("nav", *periods, class_="filters", aria_label="Days"),
             class_="title",
         ),
@@ -156,7 +157,8 @@ def _section(title: str, shares: Iterable[UsageShare], currency: str, *, is_time
         for name, kind in (("", None), ("", None), ("in", "right"), ("out", "right"), ("cost", "right"))
     ]
     head = tag("thead", tag("tr", *names))
-    return tag("section", tag("h2", title), tag("table", head, tag("tbody", *shown), class_="usage"))
+    widths = tag("colgroup", *(tag("col", class_=kind) for kind in ("name", None, "number", "number", "number")))
+    return tag("section", tag("h2", title), tag("table", widths, head, tag("tbody", *shown), class_="usage"))
 
 
 def _short(name: str) -> str:

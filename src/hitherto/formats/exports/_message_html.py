@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ...model import Block, Message, Usage
 from ._markup import EMPTY, Child, Markup, join, tag
-from ._rendered_markdown import render_answer, render_prompt
+from ._rendered_markdown import link_to, render_answer, render_prompt
 from ._sections import call_in, text_in
 from ._tool_html import Cut, long_text, result_text, view_of
 
@@ -154,7 +154,8 @@ def _block(entry: Entry, index: int, block: Block, look: Look) -> Markup:
     if text is None or (block.modality != "text" and text.startswith("data:")):
         return tag("div", look.media(said, index, block), class_="media")
     if block.modality != "text":
-        return tag("p", f"[{block.modality} at {text}]", class_="note remote")
+        words = f"{block.modality.capitalize()}, not loaded: {text}"
+        return tag("p", Markup(link_to(text, words)), class_="note remote")
     if said.message.role == "tool_result":
         title = "The tool failed" if said.message.tool_result_error else "Result"
         shown = long_text(result_text(block) or "", look.cut(said, index))

@@ -79,9 +79,20 @@ def _typed(found: "re.Match[str]") -> str:
 
 
 def _address(found: "re.Match[str]") -> str:
-    """Return a web address as a link."""
-    address = escape(found[0], quote=True)
-    return f'<a href="{address}" title="{address}" rel="noopener noreferrer nofollow">{address}</a>'
+    """Return a web address as a link. Its class tells paper that the address is there already."""
+    return f'<a class="address" {_target(found[0])}>{escape(found[0])}</a>'
+
+
+def _target(address: str) -> str:
+    """Return the attributes of a link to another site."""
+    address = escape(address, quote=True)
+    return f'href="{address}" title="{address}" rel="noopener noreferrer nofollow"'
+
+
+def link_to(address: str, words: str) -> str:
+    """Return a link with these words; if the address leads to no web page, the words alone."""
+    words = escape(words.translate(SIGNS))
+    return f"<a {_target(address)}>{words}</a>" if _ADDRESS.fullmatch(address) else words
 
 
 @cache
@@ -124,13 +135,15 @@ def _is_safe_link(url: str) -> bool:
 
 
 # -- rules: each renders a token in a way of ours. A rule for an image is only reached if its address is safe; other
-# images stay the text that they were written with.
+# images stay the text that they were written with. A remote image would tell its server who reads, and when: it is
+# fetched if its link is followed.
 
 
 def _image(_: "RendererHTML", tokens: "Sequence[Token]", at: int, *__: object) -> str:
     token = tokens[at]
     address = str(token.attrGet("src") or "")
-    return f'<span class="note">[image: {escape(token.content)} {escape(address)}]</span>'
+    words = f"Image, not loaded: {token.content or address}"
+    return f'<span class="note">{escape(words) if "linked" in token.meta else link_to(address, words)}</span>'
 
 
 def _mark_links(state: "StateCore") -> None:
@@ -139,7 +152,7 @@ def _mark_links(state: "StateCore") -> None:
         depth = 0
         for child in token.children or ():
             depth += child.nesting if child.type in ("link_open", "link_close") else 0
-            if depth and child.type == "text":
+            if depth and child.type in ("text", "image"):
                 child.meta["linked"] = True
 
 
