@@ -188,7 +188,7 @@ def legend() -> Markup:
 
 def _row(links: Links, id: str, row: MapRow) -> Markup:
     kinds = [name for name, is_so in (("active", row.active), ("has-head", row.head)) if is_so]
-    kinds += [_hue(row)] if row.lane else []
+    kinds += [_hue(row)] if row.lane and row.kind != "subagent" else []
     title = {"compaction": "Summed up", "subagent": "Sub-agent"}.get(row.kind)
     own = None if row.kind == row.label else row.label
     label = tag("b", f"{title}: {own}" if title and own else title or own or "", class_="label")
