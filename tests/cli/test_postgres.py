@@ -401,7 +401,7 @@ def test_doctor_looks_at_the_server(on_server: World, server: Server) -> None:
     assert found["store"][1].startswith(f"postgresql://{server.folder}/chats, named by HITHERTO_STORE")
     assert found["server"][0] == "ok"
     assert "UTF8, timeline 1" in found["server"][1]
-    assert found["tables"][1].startswith("format 1; tables take ")
+    assert found["tables"][1].startswith("format 2; tables take ")
     assert found["encryption"] == ("ok", "none, on this machine")
     assert found["role"] == ("ok", "app, which row-level security binds to one workspace at a time")
     assert found["durability"] == ("ok", "on the server's disk; no standby follows it")
@@ -535,13 +535,16 @@ def test_the_printed_rights_are_as_they_are_shown() -> None:
         assert line.startswith(beginning), line
 
 
-def test_a_dump_brings_a_store_back_also_with_ids_of_an_older_server(server: Server, url: str, tmp_path: Path) -> None:
-    """With the statements of the page. The control: before them, unmoved conversations are found again and again."""
+def test_a_dump_brings_a_store_back_and_nothing_has_to_be_put_right(server: Server, url: str, tmp_path: Path) -> None:
+    """J1. The index of the words goes on where it was. A position outside is of the other place, and says so."""
     binaries = find_binaries()
     assert binaries is not None
-    with hitherto.open(url, workspace="dumped") as store:
+    with hitherto.open(url, workspace="dumped", maintenance=False) as store:
         store.start(title="Fruit").append(Message.user("a pear"))
         store.purge(store.start(title="Gone"), reason="user-requested")
+        assert len(store.search("pear")) == 1
+        outside = store.backend.changes(None).position
+        assert not store.backend.changes(outside).everything
     where, dump = ["-h", str(server.folder)], str(tmp_path / "chats.dump")
     dumping = [str(binaries / "pg_dump"), *where, "--schema=hitherto", "--format=custom", f"--file={dump}", "chats"]
     refused = subprocess.run(
@@ -553,22 +556,16 @@ def test_a_dump_brings_a_store_back_also_with_ids_of_an_older_server(server: Ser
         admin.execute("CREATE DATABASE restored OWNER app")
     subprocess.run([binaries / "pg_restore", *where, "-U", "postgres", "-d", "restored", dump], check=True)
     restored = url.replace("/chats?", "/restored?")
-    with psycopg.connect(server.conninfo, dbname="restored", autocommit=True) as admin:
-        admin.execute("UPDATE hitherto.conversation SET stamp = '9000000', moved = 9000000 >> 16")
-        admin.execute("UPDATE hitherto.gone SET moved = '9000000'")
-        with hitherto.open(restored, workspace="dumped") as store:
-            assert store.verify().ok
-            assert len(store.search("pear")) == 1
-            assert found_again(store) != ([], [])
-            admin.execute(next(text for text in fences("sql") if text.startswith("UPDATE")))
-            assert len(store.search("pear")) == 1
-            assert found_again(store) == ([], [])
-
-
-def found_again(store: hitherto.Store) -> tuple[list[bytes], list[bytes]]:
-    """The conversations that have moved since now."""
-    found = store.backend.changes(store.backend.changes(None).position)
-    return list(found.moved), list(found.gone)
+    with hitherto.open(restored, workspace="dumped", maintenance=False) as store:
+        assert store.verify().ok
+        index = store.backend.text_index(create=False)
+        assert index is not None
+        stamp, position = index.state()
+        quiet = store.backend.changes(position)
+        assert (quiet.everything, quiet.moved, quiet.gone) == (False, [], [])
+        assert len(store.search("pear")) == 1
+        assert index.state() == (stamp, position)
+        assert store.backend.changes(outside).everything
 
 
 def test_every_table_and_column_is_on_the_page_of_the_schema(on_server: World, server: Server) -> None:

@@ -323,26 +323,23 @@ def test_who_is_forgotten_while_the_feed_is_read_is_not_missed(
     assert found.everything or set(found.gone) == set(ids)
 
 
-@pytest.mark.parametrize(("compared", "found"), [(">=", [A]), (">", [])], ids=["from there", "control"])
-def test_the_index_of_the_feed_hides_nothing(
-    opened: Callable[..., PostgresBackend], compared: str, found: list[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is over the ids of transactions without their low bits. The one that is late has the same as others before."""
-
-    class Compared(PostgresBackend):
-        def _changes(self, connection: Connection, since: bytes | None) -> Any:
-            spy = Spy(connection, lambda query: query.replace("AND moved >= pg", f"AND moved {compared} pg", 1))
-            return super()._changes(cast("Connection", spy), since)
-
-    held, reader = opened(writing(Held)), opened(Compared)
+def test_a_row_that_a_writer_holds_is_told_of_until_it_has_a_number(opened: Callable[..., PostgresBackend]) -> None:
+    """Nobody waits for it, and what its writer is about to commit is not missed."""
+    held, reader = opened(writing(Held)), opened(seconds=1.0)
     writer = cast("Held", held._writer)
+    start = reader.changes(None).position
+    reader.commit([create(id=A), create(id=B)])
     with ThreadPoolExecutor(1) as threads:
-        late = threads.submit(held.commit, [create(id=A)])
+        late = threads.submit(held.commit, [update(1, id=A)])
         assert writer.arrived.wait(PATIENCE)
-        position = reader.changes(None).position
+        found = reader.changes(start)
+        assert set(found.moved) == {A, B}
+        assert reader.changes(found.position).moved == [A]
         writer.go.set()
         assert late.result(PATIENCE) == [DONE]
-    assert reader.changes(position).moved == found
+    last = reader.changes(found.position)
+    assert last.moved == [A]
+    assert reader.changes(last.position).moved == []
 
 
 # -- connections

@@ -7,7 +7,7 @@ id is a hash of its name, so no lookup is needed. The differences, and their rea
   commit locks the rows that it changes, and starts over if a unique index shows that it lost a race. A batch whose
   conversation has moved queues for the row, and is prepared again from it (`queueing`).
 - **Reading a path** takes one statement for many runs: a round trip costs more than finding a row.
-- **The feed** (`feed`) stamps each row with the id of its transaction. A position is a snapshot.
+- **The feed** (`feed`) costs a write nothing: readers number the changes that they find.
 - **A condition for a removal is read after the locks** that keep it true, in a statement of its own: a statement that
   had to wait for a lock still sees the other tables as they were before.
 - **Erasure ends at the server's door** (`erasure`). Removed rows are vacuumed away. Free space, the log and backups are
@@ -50,7 +50,7 @@ from .address import Address
 from .connection import Connection
 from .connections import Bound, Shared
 from .erasure import Eraser
-from .feed import read_changes
+from .feed import ADOPT, FIRST, number_changes, read_changes
 from .rows import CONVERSATION, MARK, columns, conversation, may_prepare, message, shelf, unbroken
 from .writing import Writer
 
@@ -142,7 +142,7 @@ class PostgresBackend:
 
     def _enter(self, connection: Connection, name: str, create: bool, identity: bytes | None) -> bytes:
         """Find or create the workspace, and return its identity, which sealing binds to."""
-        query = "SELECT identity FROM hitherto.workspace WHERE workspace_id = %s"
+        query = f"SELECT identity, forgotten < '{FIRST}'::xid8 FROM hitherto.workspace WHERE workspace_id = %s"
         found = connection.execute(query, (self._w,)).fetchall()
         if not found:
             if self._bound.shared.address.read_only or not create:
@@ -150,11 +150,14 @@ class PostgresBackend:
                 raise NotFound("workspace", [name], hint=hint)
             insert = (
                 "INSERT INTO hitherto.workspace (workspace_id, name, identity, retired, forgotten) "
-                "VALUES (%s, %s, %s, -1, '0') ON CONFLICT DO NOTHING"
+                f"VALUES (%s, %s, %s, -1, '{FIRST}') ON CONFLICT DO NOTHING"
             )
             connection.execute(insert, (self._w, name.encode(), identity or new_conversation_id()))
             found = connection.execute(query, (self._w,)).fetchall()
-        return bytes(found[0][0])
+        [(identity, is_older)] = found
+        if is_older and not self._bound.shared.address.read_only:
+            connection.execute(ADOPT, (self._w,))
+        return bytes(identity)
 
     @property
     def retries(self) -> int:
@@ -507,18 +510,16 @@ class PostgresBackend:
     # -- care
 
     def changes(self, since: bytes | None) -> Changes:
+        if not self._bound.shared.address.read_only:
+            self._number_changes()
         return self._bound.do(lambda connection: self._changes(connection, since))
 
+    def _number_changes(self) -> None:
+        while self._bound.do(lambda connection: number_changes(connection, self._w), writes=True):
+            pass
+
     def _changes(self, connection: Connection, since: bytes | None) -> Changes:
-        shared = self._bound.shared
-        return read_changes(
-            connection,
-            self._w,
-            since,
-            system=shared.system,
-            timeline=shared.timeline,
-            in_transaction=shared.address.by_transaction,
-        )
+        return read_changes(connection, self._w, since, timeline=self._bound.shared.timeline)
 
     def text_index(self, *, create: bool) -> TextIndex | None:
         if self._bound.shared.address.read_only:  # the index could not take in new messages
@@ -531,9 +532,10 @@ class PostgresBackend:
     def maintain(self, seconds: float) -> bool:  # noqa: ARG002  # it takes little time
         """Delete old records of purged conversations from the feed; older positions become unknown. The server does the
         rest by itself."""
+        self._number_changes()
         oldest = "SELECT moved FROM hitherto.gone WHERE workspace_id = %s ORDER BY moved DESC"
         query = (
-            "WITH old AS (DELETE FROM hitherto.gone WHERE workspace_id = %s AND moved <= "
+            f"WITH old AS (DELETE FROM hitherto.gone WHERE workspace_id = %s AND moved >= '{FIRST}'::xid8 AND moved < "
             f"({oldest} OFFSET {_GRAVES} LIMIT 1) RETURNING moved) "
             "UPDATE hitherto.workspace SET forgotten = greatest(forgotten, (SELECT max(moved) FROM old)) "
             "WHERE workspace_id = %s AND EXISTS (SELECT 1 FROM old) RETURNING 1"

@@ -22,7 +22,6 @@ _TYPES = {
     **dict.fromkeys(("conversation", "role", "body", "value"), "bytea"),
     **dict.fromkeys(("held", "main"), "boolean"),
 }
-_STAMP = ", moved, stamp", ", pg_current_xact_id()::text::bigint >> 16, pg_current_xact_id()"
 _MESSAGES = f"{MESSAGE}, loose"
 _CONVERSATIONS = f"{CONVERSATION}, shelf"
 _PACKS = "first, conversation, parent, count, body"
@@ -43,7 +42,7 @@ _NULL_BODIES = (
 
 @lru_cache(maxsize=16)
 def _insert(table: str, columns: str, conflict: str) -> str:
-    names, values = _STAMP if table == "conversation" else ("", "")
+    names, values = (", moved", ", 0") if table == "conversation" else ("", "")
     arrays = ", ".join(f"%b::{_TYPES.get(name, 'bigint')}[]" for name in columns.split(", "))
     return (
         f"INSERT INTO hitherto.{table} (workspace_id, {columns}{names}) "

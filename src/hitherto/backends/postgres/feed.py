@@ -1,72 +1,135 @@
-"""The feed on PostgreSQL: the conversations that moved since a position.
+"""The feed on PostgreSQL: the conversations that changed since a position.
 
-A position is a snapshot. A conversation has moved if that snapshot does not see its last write, whatever the order in
-which transactions became visible. A position holds for one history of transaction ids, and so it names its history:
+A position is a number of the workspace's own count, `feed` in its row. **Readers count, writers do not**: a write sets
+`moved` of its row to 0, in the update that it makes anyway, so no two appends meet on anything. A reader first numbers
+the changes that it sees (`number_changes`): it locks the workspace's row, raises the count, and gives the new number to
+each row without one. A conversation has changed since a position if its number is higher, or if it has none.
 
-- **the database system and its timeline**: on another one, the same ids mean something else;
-- **the start of the server's statistics**, in a position that is stored outside of the database. After a crash a server
-  may assign transaction ids again that it had assigned before and had not written down. A position stored *in* the
-  database cannot be newer than the database, so it is stored `without_server_start`.
+So no order of commits matters: a change that becomes visible late has no number yet, and gets a higher one than any
+position that was handed out before. A row that a writer holds is left for the next reader. A reader that cannot write,
+as on a standby, numbers nothing and reports those rows each time. Nothing here is a count of one server's transactions,
+so a dump goes on wherever it is restored, and so does a shard that moves.
 
-A standby does not list the transactions under way in its snapshots. There, everything from the oldest of them on counts
-as not seen: the feed repeats some, and misses none.
+A position outside the database could outlive what it counts: a failover or a restored backup takes the newest changes
+back, and then the same numbers mean others. So it names its place, which is the table, and the system and timeline of
+the server that has it. A position *in* the database is taken back together with the rest. It is stored `without_place`.
+
+The first format kept transaction ids in the columns that have numbers now. They are lower than any number, and count as
+none; so processes of that format may go on writing for a while. Their own feed then repeats everything: see `ADOPT`.
 """
 
+from typing import Final
 from uuid import UUID
+
+from psycopg import errors
 
 from ...backend import Changes
 from .connection import Connection
 
-_NOW = (
-    "SELECT CASE WHEN pg_is_in_recovery() THEN pg_snapshot_xmin(s)::text || ':' || pg_snapshot_xmin(s)::text || ':' "
-    "ELSE s::text END, (SELECT coalesce(extract(epoch FROM stats_reset), 0)::text FROM pg_stat_bgwriter) "
-    "FROM pg_current_snapshot() s"
+FIRST: Final = 1 << 48  # what the count begins with; no transaction id is as high
+_BATCH = 1000  # conversations that are numbered in one transaction, which holds their rows
+
+# `forgotten` is the highest number of a removal that the feed does not remember. A transaction id there was set by a
+# process of the first format, which forgot something, or made the workspace.
+ADOPT = (
+    f"UPDATE hitherto.workspace SET feed = feed + 1, forgotten = (feed + 1)::text::xid8 "
+    f"WHERE workspace_id = %s AND forgotten < '{FIRST}'::xid8"
 )
-_SINCE = "{0} >= pg_snapshot_xmin(%s::pg_snapshot) AND NOT pg_visible_in_snapshot({0}, %s::pg_snapshot)"
-_MOVED = (
-    "SELECT id FROM hitherto.conversation WHERE workspace_id = %s AND "
-    f"moved >= pg_snapshot_xmin(%s::pg_snapshot)::text::bigint >> 16 AND {_SINCE.format('stamp')} ORDER BY stamp"
+FORGET = "UPDATE hitherto.workspace SET feed = feed + 1, forgotten = (feed + 1)::text::xid8 WHERE workspace_id = %s"
+
+_UNNUMBERED = (
+    f"SELECT EXISTS (SELECT 1 FROM hitherto.conversation WHERE workspace_id = %s AND moved < {FIRST}) "
+    f"OR EXISTS (SELECT 1 FROM hitherto.gone WHERE workspace_id = %s AND moved < '{FIRST}'::xid8)"
 )
-_GONE = (
-    f"SELECT conversation FROM hitherto.gone g WHERE workspace_id = %s AND {_SINCE.format('moved')} AND NOT EXISTS "
-    "(SELECT 1 FROM hitherto.conversation c WHERE c.workspace_id = %s AND c.id = g.conversation)"
+_LOCK = "SELECT feed + 1 FROM hitherto.workspace WHERE workspace_id = %s FOR NO KEY UPDATE SKIP LOCKED"
+_TAKE = (
+    f"SELECT id FROM hitherto.conversation WHERE workspace_id = %s AND moved < {FIRST} "
+    f"LIMIT {_BATCH} FOR NO KEY UPDATE SKIP LOCKED"
 )
-_REMEMBERED = "SELECT forgotten < pg_snapshot_xmin(%s::pg_snapshot) FROM hitherto.workspace WHERE workspace_id = %s"
+_NUMBER = "UPDATE hitherto.conversation SET moved = %s WHERE workspace_id = %s AND id = ANY(%s::bytea[])"
+_NUMBER_GONE = f"UPDATE hitherto.gone SET moved = %s::text::xid8 WHERE workspace_id = %s AND moved < '{FIRST}'::xid8"
+_COUNT = "UPDATE hitherto.workspace SET feed = %s WHERE workspace_id = %s"
+
+# Evaluated by the server that has the row, which in a cluster is not the one that answers.
+_HERE = (
+    "SELECT feed, encode(identity, 'hex'), tableoid::bigint, (SELECT system_identifier FROM pg_control_system()), "
+    "CASE WHEN pg_is_in_recovery() THEN NULL "
+    "ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int END "
+    "FROM hitherto.workspace WHERE workspace_id = %s"
+)
+_GONE = " UNION ALL ".join(
+    f"SELECT conversation FROM hitherto.gone WHERE workspace_id = %s AND moved {which}"
+    for which in (f"< '{FIRST}'::xid8", "> %s::text::xid8")
+)
+_MOVED = " UNION ALL ".join(
+    f"SELECT id FROM hitherto.conversation WHERE workspace_id = %s AND moved {which}"
+    for which in (f"< {FIRST}", "> %s")
+)
+_REMEMBERED = (
+    f"SELECT forgotten BETWEEN '{FIRST}'::xid8 AND %s::text::xid8 FROM hitherto.workspace WHERE workspace_id = %s"
+)
 
 
-def read_changes(
-    connection: Connection,
-    w: UUID,
-    since: bytes | None,
-    *,
-    system: int | None,
-    timeline: int,
-    in_transaction: bool,
-) -> Changes:
-    """Return what moved since the position `since`, and the position of now.
+def number_changes(connection: Connection, w: UUID) -> bool:
+    """Give a number to changes that have none. True if there may be more of them.
 
-    `timeline` is used where the connection does not know its own. With `in_transaction` the caller has begun one."""
-    execute = connection.execute
-    with connection.transaction():
-        if not in_transaction:  # a statement has run in the caller's transaction: it is too late to change its level
-            execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        [(now, counts)] = execute(_NOW).fetchall()
-        timeline = getattr(connection, "timeline", None) or timeline
-        here = f"{system}/{timeline}/{w.hex}/"
-        position = f"{here}{now}/{counts}".encode()
-        if since is None or not since.startswith(here.encode()):
-            return Changes(position, True, [], [])
-        then, _, counted = since.decode().removeprefix(here).partition("/")
-        if counted not in ("", counts):
-            return Changes(position, True, [], [])
-        moved = [id for (id,) in execute(_MOVED, (w, then, then, then), binary=True)]
-        gone = [id for (id,) in execute(_GONE, (w, then, then, w), binary=True)]
-        # Last: a purge that is forgotten meanwhile is missing from `gone`, but this query notices it.
-        if execute(_REMEMBERED, (then, w)).fetchall() != [(True,)]:
-            return Changes(position, True, [], [])
-        return Changes(position, False, moved, gone)
+    Nobody is waited for: if the row of the workspace is locked, by another reader or a purge, nothing is numbered."""
+    if connection.execute(_UNNUMBERED, (w, w)).fetchall() != [(True,)]:
+        return False
+    try:
+        with connection.transaction():
+            connection.execute("SET LOCAL synchronous_commit = local")  # positions outside name their server
+            return _number(connection, w)
+    except errors.DiskFull:  # reading goes on; the changes are reported again until there is space
+        return False
 
 
-def without_server_start(position: bytes) -> bytes:
-    """Return the same position without the start of the server's count, to be stored in the database itself."""
-    return b"/".join(position.split(b"/")[:4])
+def _number(connection: Connection, w: UUID) -> bool:
+    locked = connection.execute(_LOCK, (w,)).fetchall()
+    if not locked:
+        return False
+    [(number,)] = locked
+    ids = [id for (id,) in connection.execute(_TAKE, (w,), binary=True)]
+    with connection.pipeline():
+        connection.execute(_NUMBER, (number, w, ids), prepare=False)
+        connection.execute(_NUMBER_GONE, (number, w))
+        connection.execute(_COUNT, (number, w))
+        connection.execute(ADOPT, (w,))
+    return len(ids) == _BATCH
+
+
+def read_changes(connection: Connection, w: UUID, since: bytes | None, *, timeline: int) -> Changes:
+    """Return what changed since the position `since`, and the position of now.
+
+    The position is read first: what becomes visible between two statements is reported again. Removals come before
+    conversations, so that an id that is used again in between is reported as it is now. `timeline` is used where the
+    server follows another one, and does not know its own."""
+    found = connection.execute(_HERE, (w,)).fetchall()
+    if not found:  # the workspace was removed
+        return Changes(b"", True, [], [])
+    [(now, identity, table, system, own_timeline)] = found
+    origin, place = f"{w.hex}.{identity}", f"{table}.{system}.{own_timeline or timeline}"
+    position = f"{now}/{origin}/{place}".encode()
+    then = _known(since, now, origin, place)
+    if then is None:
+        return Changes(position, True, [], [])
+    gone = [id for (id,) in connection.execute(_GONE, (w, w, then), binary=True)]
+    moved = [id for (id,) in connection.execute(_MOVED, (w, w, then), binary=True)]
+    # Last: a removal that is forgotten meanwhile is missing from `gone`, but this query notices it.
+    if connection.execute(_REMEMBERED, (then, w)).fetchall() != [(True,)]:
+        return Changes(position, True, [], [])
+    there = set(moved)
+    return Changes(position, False, moved, [id for id in gone if id not in there])
+
+
+def _known(since: bytes | None, now: int, origin: str, place: str) -> int | None:
+    """Return the number of a position, or None if it is unknown here."""
+    number, _, rest = (since or b"").decode(errors="replace").partition("/")
+    if rest not in (origin, f"{origin}/{place}") or not (number.isascii() and number.isdigit()):
+        return None
+    return int(number) if FIRST <= int(number) <= now else None
+
+
+def without_place(position: bytes) -> bytes:
+    """Return the same position without its place, to be stored in the database itself."""
+    return b"/".join(position.split(b"/")[:2])

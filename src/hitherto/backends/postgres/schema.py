@@ -24,7 +24,7 @@ from msgspec import Struct
 from psycopg import errors
 
 from ...errors import Busy, CannotOpen, Denied, Hint, NewerFormat, NotAStore, ReadOnly
-from . import word_tables
+from . import feed, word_tables
 from .connection import Connection
 
 SCHEMA = "hitherto"
@@ -34,8 +34,8 @@ _LOCK_SECONDS = 0.2  # that a step waits for a lock, while other transactions wa
 _PAUSE_SECONDS = 0.5  # at most, until it tries again, so that they can proceed
 
 # A row of a conversation is written with every message. Three things keep the indexes from being written with it: space
-# on its page (the fill factor), `shelf`, which is the minute of `active_at`, and `moved`, which is `stamp` without its
-# low bits. All three indexes over changing columns are over these two.
+# on its page (the fill factor), `shelf`, which is the minute of `active_at`, and `moved`, which is 0 until a reader of
+# the feed numbers the change. All three indexes over changing columns are over these two.
 _TABLES = {
     "workspace": (
         "workspace_id uuid PRIMARY KEY, name bytea NOT NULL, identity bytea NOT NULL, retired bigint NOT NULL, "
@@ -146,7 +146,20 @@ def _security(name: str) -> list[str]:
     ]
 
 
-MIGRATIONS: tuple[Step, ...] = (Step("the tree of messages", statements()),)
+# Nothing that a server counts by itself. What the first format compared with ids of transactions, `stamp`, `forgotten`,
+# `untidy` and `awaited`, stays for its processes: `feed` and `erasure` say how.
+_OWN_COUNTS = (
+    f"ALTER TABLE hitherto.workspace ADD feed bigint NOT NULL DEFAULT {feed.FIRST}",
+    "ALTER TABLE hitherto.workspace ADD removals bigint NOT NULL DEFAULT 0",
+    "ALTER TABLE hitherto.workspace ADD scrubbed bigint NOT NULL DEFAULT 0",
+    "ALTER TABLE hitherto.workspace ADD evidence bytea",
+    "ALTER TABLE hitherto.conversation ALTER stamp SET DEFAULT '0'",
+)
+
+MIGRATIONS: tuple[Step, ...] = (
+    Step("the tree of messages", statements()),
+    Step("counts of the workspace's own", _OWN_COUNTS),
+)
 
 TABLES = (*_TABLES, *word_tables.TABLES)  # the tables whose rows belong to workspaces
 

@@ -39,7 +39,7 @@ from ..._search.query import Query, split
 from ...errors import Closed
 from ...textindex import Entry, Found, Known
 from .connection import Connection
-from .feed import without_server_start
+from .feed import without_place
 from .lexemes import Spelling, Vector, VectorDumper
 from .rows import MARK
 
@@ -164,7 +164,7 @@ class PostgresIndex:
         def work(connection: Connection) -> int | None:
             with connection.pipeline(), connection.transaction():
                 after = _new_stamp()
-                place = None if position is None else without_server_start(position)
+                place = None if position is None else without_place(position)
                 found = connection.execute(_CHANGE, (after, place, len(ready), self._id, stamp)).fetchall()
                 if not found:
                     return None

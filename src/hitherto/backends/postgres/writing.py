@@ -49,6 +49,7 @@ from .bulk_rows import only_arrive, put_all, put_messages
 from .connection import Connection, roll_back
 from .connections import Bound
 from .error_mapping import LostRaceError
+from .feed import FORGET
 from .queueing import Contested, QueuedCommit
 from .rows import (
     CONVERSATION,
@@ -69,11 +70,10 @@ _MOST = 16  # messages in one statement of the short way
 _FEW = 4  # messages that are inserted one by one
 _WARNING = "01000"
 
-_STAMPED = "moved = pg_current_xact_id()::text::bigint >> 16, stamp = pg_current_xact_id()"
-_SET = ", ".join(f"{name} = %s" for name in MUTABLE) + f", shelf = %s, {_STAMPED}"
+_SET = ", ".join(f"{name} = %s" for name in MUTABLE) + ", shelf = %s, moved = 0"
 _INSERT_CONVERSATION = (
-    f"INSERT INTO hitherto.conversation (workspace_id, moved, stamp, shelf, {CONVERSATION}) "
-    f"VALUES (%s, pg_current_xact_id()::text::bigint >> 16, pg_current_xact_id(), %s, {', '.join(['%s'] * 19)})"
+    f"INSERT INTO hitherto.conversation (workspace_id, moved, shelf, {CONVERSATION}) "
+    f"VALUES (%s, 0, %s, {', '.join(['%s'] * 19)})"
 )
 _UPDATE_CONVERSATION = f"UPDATE hitherto.conversation SET {_SET} WHERE workspace_id = %s AND id = %s"
 _MESSAGE = f"{MESSAGE}, loose"
@@ -526,11 +526,10 @@ class Writer:
                 connection.execute(query, (self._w, id))
             connection.execute("DELETE FROM hitherto.conversation WHERE workspace_id = %s AND id = %s", (self._w, id))
             if frugal:
-                query = "UPDATE hitherto.workspace SET forgotten = pg_current_xact_id() WHERE workspace_id = %s"
-                connection.execute(query, (self._w,))
+                connection.execute(FORGET, (self._w,))
                 return
             query = (
-                "INSERT INTO hitherto.gone VALUES (%s, %s, pg_current_xact_id()) "
+                "INSERT INTO hitherto.gone VALUES (%s, %s, '0') "
                 "ON CONFLICT (workspace_id, conversation) DO UPDATE SET moved = excluded.moved"
             )
             connection.execute(query, (self._w, id))
