@@ -50,7 +50,8 @@ if TYPE_CHECKING:
 CHAT = "chat"  # the kind of conversation that listings show
 WORKSPACE = "workspace"  # the kind of the one row that describes the workspace itself
 ITEMS = "items"  # the kind of the one row that the items of the workspace belong to
-INTERNAL_KINDS = frozenset((WORKSPACE, ITEMS))  # all other kinds are conversations
+ERASED = "erased"  # the kind of the rows that are entries of the erasure ledger
+INTERNAL_KINDS = frozenset((WORKSPACE, ITEMS, ERASED))  # all other kinds are conversations
 
 
 class ConversationRow(Struct, frozen=True, gc=False):
@@ -177,11 +178,15 @@ class Batch(Struct, frozen=True, gc=False):
 
 
 def removes(batch: Batch) -> bool:
-    """Does the batch only make the store smaller? The rows that it amends or packs anew are smaller than before."""
-    return all(
-        change.row is None or (not (change.add or change.attach) and bool(change.drop or change.unput or change.detach))
-        for change in batch.changes
-    )
+    """Does the batch only make the store smaller? The rows that it amends or packs anew are smaller than before. Beside
+    each conversation that it removes it may write a bare row, which notes that."""
+    gone = sum(change.row is None for change in batch.changes)
+    more = [change for change in batch.changes if change.row is not None and not _is_smaller(change)]
+    return len(more) <= gone and not any(c.add or c.attach or c.put or c.pack or c.tag for c in more)
+
+
+def _is_smaller(change: Change) -> bool:
+    return bool(change.drop or change.unput or change.detach) and not (change.add or change.attach)
 
 
 class Done(Struct, frozen=True):

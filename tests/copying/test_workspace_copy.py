@@ -599,7 +599,8 @@ CHANGES = {
     "a tag": "DELETE FROM tag WHERE message >= 0",
     "a chunk": "UPDATE chunk SET body = x'00' WHERE number = (SELECT max(number) FROM chunk)",
     "a reference": "DELETE FROM reference WHERE message = (SELECT max(message) FROM reference)",
-    "a row": "UPDATE conversation SET held = 1 - held WHERE place = (SELECT max(place) FROM conversation)",
+    "a row": "UPDATE conversation SET held = 1 - held "
+    "WHERE place = (SELECT max(place) FROM conversation WHERE kind = 'chat')",
 }
 
 

@@ -355,7 +355,7 @@ def test_ids_of_messages_are_the_stores_own_and_the_report_tells_which_is_which(
     assert (here.extra or {})["imported"] == {"id": there.id, "format": "jsonl"}
 
 
-def test_after_a_purge_the_same_conversation_comes_back_and_old_handles_do_not_write_to_it(
+def test_a_purged_conversation_comes_back_only_when_asked_for_and_old_handles_do_not_write_to_it(
     store: Store, other: Store, tmp_path: Path
 ) -> None:
     talk = store.start()
@@ -364,7 +364,9 @@ def test_after_a_purge_the_same_conversation_comes_back_and_old_handles_do_not_w
     formats.load(tmp_path / "x.jsonl", other)
     old = other.conversation(talk.id)
     other.purge(talk.id, reason="user-requested")
-    formats.load(tmp_path / "x.jsonl", other)
+    assert formats.load(tmp_path / "x.jsonl", other).purged == 1
+    assert other.stats().conversations == 0
+    formats.load(tmp_path / "x.jsonl", other, even_purged=True)
     with pytest.raises(hitherto.NotFound):
         old.append(Message.user("to whom?"))
     assert other.conversation(talk.id).count == 1
@@ -619,7 +621,7 @@ def test_what_others_delete_while_we_look_is_looked_at_again(
         return found
 
     monkeypatch.setattr(_importing, "extract", meanwhile)
-    assert formats.load(path, other).messages == 2
+    assert formats.load(path, other, even_purged=True).messages == 2
     assert other.verify().ok
 
 

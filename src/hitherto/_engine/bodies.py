@@ -74,6 +74,15 @@ class Body(Struct, frozen=True, omit_defaults=True, gc=False):
     attached: tuple[Attached, ...] = ()
 
 
+class Erasure(Struct, frozen=True, omit_defaults=True):
+    """The content of an entry of the erasure ledger: `_erasure.ledger`."""
+
+    marks: tuple[bytes, ...]  # one for each time that a conversation of this id was purged
+    at: int  # when it was purged last, microseconds
+    reason: str
+    actor: str | None = None
+
+
 class Meta(Struct, frozen=True, omit_defaults=True):
     """The description of a conversation."""
 
@@ -91,6 +100,7 @@ class Meta(Struct, frozen=True, omit_defaults=True):
     record: int = 0  # which state of what lies beside a record is the one that counts; 0: there is none
     imported: int = 0  # when something of it was last brought in from a file of another program, microseconds; 0: never
     imported_title: str = ""  # the title that it came with; it is replaced by a newer one as long as it stands
+    erased: Erasure | None = None  # of an entry of the erasure ledger
 
 
 class WorkspaceMeta(Struct, frozen=True, omit_defaults=True):

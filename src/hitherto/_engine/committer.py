@@ -28,6 +28,7 @@ from typing import Protocol, cast
 
 from ..backend import (
     DONE,
+    INTERNAL_KINDS,
     Backend,
     Batch,
     Change,
@@ -87,7 +88,8 @@ def report_deletion(reason: str) -> Tell:
     is left."""
 
     def tell(batch: Batch, at: datetime) -> list[Event]:
-        names = [(show_conversation_id(change.conversation), change.row is None) for change in batch.changes]
+        meant = [change for change in batch.changes if change.row is None or change.row.kind not in INTERNAL_KINDS]
+        names = [(show_conversation_id(change.conversation), change.row is None) for change in meant]
         gone: list[Event] = [ConversationDeleted(at, name, reason) for name, is_gone in names if is_gone]
         return [*gone, *(ConversationStored(at, name, 0) for name, is_gone in names if not is_gone)]
 

@@ -146,10 +146,11 @@ class Engine(StoreContext):
         *,
         always: bool = False,
         tell: Tell | None = report_stored,
+        beside: Callable[[ConversationRow, Change], Sequence[Change]] = lambda *_: (),
     ) -> None:
         """Commit a change that is prepared from the stored row, not from the optimistic one; prepare it again if
         another writer was faster. `make` returns None if there is nothing to do. `tell` makes the events; None: no
-        events."""
+        events. `beside` returns changes of other rows for the same commit."""
 
         def attempt() -> None:
             require = self.workspace.require  # before the change is made, which may use the keys of the workspace
@@ -160,8 +161,10 @@ class Engine(StoreContext):
                 self.ensure_unchanged(row)
                 raise
             if change is not None:
-                names = change.tag or change.untag
-                if not self.commit_once(change, require if names else (), always=always, tell=tell):
+                made_by = self.workspace.require  # as above, for those; `make` may have changed the workspace
+                others = tuple(beside(row, change))
+                needed = made_by if others else require if change.tag or change.untag else ()
+                if not self.commit_once(change, needed, always=always, tell=tell, others=others):
                     raise RowChanged
 
         retry(attempt, f"conversation {show_conversation_id(conversation)} changes faster than a write can be prepared")
@@ -173,11 +176,12 @@ class Engine(StoreContext):
         *,
         always: bool = False,
         tell: Tell | None = None,
+        others: tuple[Change, ...] = (),
     ) -> bool:
-        """Commit a change. Return False if another writer was faster."""
+        """Commit a change, and those of other rows with it. Return False if another writer was faster."""
         if change.row is not None and change.row.expires_at is not None:
             self.schedule.expect_expiry()
-        outcome = self.committer.write(Batch((change,), require), always=always, tell=tell)
+        outcome = self.committer.write(Batch((change, *others), require), always=always, tell=tell)
         if isinstance(outcome, Done):
             self.adopt_row(change.conversation, change.row)
         elif isinstance(outcome, Stale) and outcome.conversation == self.workspace.row.id:

@@ -8,6 +8,13 @@ from msgspec import Struct
 from ..events import PurgeFailure
 
 
+class Account(Struct, frozen=True):
+    """Why something is purged, and by whom."""
+
+    reason: str
+    actor: str | None = None
+
+
 class Purge(Struct, eq=False):
     """One purge, which may be under way."""
 

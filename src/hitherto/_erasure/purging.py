@@ -23,7 +23,7 @@ from ..events import as_failures
 from ..ids import parse_conversation_id, show_conversation_id
 from ..model import to_datetime
 from ..reports import PurgeReport
-from .purge import Purge
+from .purge import Account, Purge
 
 if TYPE_CHECKING:
     from .._engine.engine import Engine
@@ -49,6 +49,7 @@ def purge(engine: "Engine", conversation: str, reason: str) -> PurgeReport:
     check_reason(reason)
     from .._engine.deleting import check_not_held  # noqa: PLC0415  # rare
     from .checkpoint_copies import note  # noqa: PLC0415  # rare
+    from .ledger import entering  # noqa: PLC0415  # rare
     from .sweep import reach_copies  # noqa: PLC0415  # rare
 
     id = parse_conversation_id(conversation)
@@ -69,7 +70,7 @@ def purge(engine: "Engine", conversation: str, reason: str) -> PurgeReport:
 
     purge = Purge(reason, started)
     with engine.purges.under_way(purge):
-        engine.change(id, make, always=True, tell=report_deletion(reason))
+        engine.change(id, make, always=True, tell=report_deletion(reason), beside=entering(engine, Account(reason)))
         purge.count = 1
         engine.forget(doomed[-1])
         forgotten = engine.search.forget(_PURGE_SECONDS)
@@ -116,6 +117,7 @@ def _destroy(engine: "Engine", conversation: bytes, message: int | None, failure
     could not be read. Checkpoint copies that cannot be deleted are added to `failures`."""
     from .._engine.deleting import check_not_held  # noqa: PLC0415  # rare
     from . import checkpoint_copies  # noqa: PLC0415  # rare
+    from .ledger import entering  # noqa: PLC0415  # rare
 
     readable = True
     copies: dict[bytes, tuple[str, ...]] = {}
@@ -133,7 +135,9 @@ def _destroy(engine: "Engine", conversation: bytes, message: int | None, failure
         return Change(row.id, row.token, None)
 
     with suppress(NotFound):  # it is gone already
-        engine.change(conversation, make, always=True, tell=report_deletion("corruption-detected"))
+        tell = report_deletion("corruption-detected")
+        beside = entering(engine, Account("corruption-detected"))
+        engine.change(conversation, make, always=True, tell=tell, beside=beside)
     failures.update(checkpoint_copies.reach(engine, copies))
     return not readable
 

@@ -59,7 +59,8 @@ from ..listing import conversations, pages
 from ..model import from_datetime, to_datetime
 from ..retention import Candidate, RetentionPolicy, SweepPlan, SweepReport, decide, plan
 from .checkpoint_copies import note, reach
-from .purge import Purge
+from .ledger import changes
+from .purge import Account, Purge
 
 if TYPE_CHECKING:
     from .._engine.engine import Engine
@@ -401,16 +402,15 @@ class Sweep:
     def _condition(self) -> _Require | None:
         """Return the rows that the commit requires unchanged, or None if the policy has changed already."""
         meta, require = self._engine.workspace.standing
-        if self._given:
-            return ()
-        if meta.retention_days == _days(self._policy):
+        if self._given or meta.retention_days == _days(self._policy):
             return require
         self.stopped = self.is_outdated = True
         return None
 
     def _written(self, doomed: Sequence[ConversationRow], copies: _Copies, require: _Require) -> bool:
         space = self._engine.workspace
-        batch = Batch(tuple(Change(row.id, row.token, None) for row in doomed), require)
+        entries = changes(self._engine, doomed, Account(self.reason))
+        batch = Batch((*(Change(row.id, row.token, None) for row in doomed), *entries), require)
         outcome = self._engine.committer.write(batch, always=True, tell=report_deletion(self.reason))
         if isinstance(outcome, Stale) and outcome.conversation == space.row.id:
             space.refresh()

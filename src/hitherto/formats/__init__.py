@@ -89,8 +89,8 @@ def load(
 
     The format is recognised by the content, unless it is given. `key` is for sealed files. Each conversation is written
     whole or not at all. Those that cannot be read are left out; then `PartialImport` is raised at the end, with the
-    report. With `dry_run` nothing is written, and the report says what a real import would do. Conversations of other
-    programs that were purged or deleted here stay away, unless `even_purged`. `progress` is called with the number of
+    report. With `dry_run` nothing is written, and the report says what a real import would do. Conversations that
+    were purged here stay away, unless `even_purged`. `progress` is called with the number of
     messages read so far.
     """
     own = _store(store)
@@ -107,21 +107,26 @@ def load(
 
 
 def copy(
-    source: "Store | AsyncStore", target: "Store | AsyncStore", *, progress: Callable[[int], None] | None = None
+    source: "Store | AsyncStore",
+    target: "Store | AsyncStore",
+    *,
+    even_purged: bool = False,
+    progress: Callable[[int], None] | None = None,
 ) -> Loaded:
     """Copy all conversations of a store into another one. Messages that the target has already are not added again, so
     an interrupted copy can be repeated.
 
     The result is the same as that of `save` to lines and `load` from them. Each conversation is written whole or not at
-    all. Those that cannot be read are left out; then `PartialImport` is raised at the end, with the report. `progress`
-    is called with the number of messages read so far. If a conversation must not leave its store, `NotExportable` names
+    all. Those that cannot be read are left out; then `PartialImport` is raised at the end, with the report. Those that
+    were purged in the target stay away, unless `even_purged`. `progress` is called with the number of messages read so
+    far. If a conversation must not leave its store, `NotExportable` names
     it, and nothing is copied.
     """
     own, other = _store(source), _store(target)
     if _is_same(own, other):
         raise InvalidArgument("a store cannot be copied into itself", hint="give two stores, or two workspaces of one")
     sum_up = Summary("store", "it is a store", False)
-    import_into(other, _out_of(own, outgoing(own)), sum_up, "jsonl", progress)
+    import_into(other, _out_of(own, outgoing(own)), sum_up, "jsonl", progress, even_purged=even_purged)
     return finished(sum_up)
 
 

@@ -8,8 +8,8 @@ prefix becomes the place where a branch begins, whichever file comes first.
 A conversation may come in parts, each with the messages after the ones before. So a file of gigabytes needs no more
 memory than a part and the index.
 
-Deleted and purged messages stay away: the index and the marks outlive them. A message below a deleted one
-goes below the nearest one that is left.
+Deleted and purged messages stay away: the index, the marks and the erasure ledger outlive them. A message below a
+deleted one goes below the nearest one that is left.
 """
 
 from collections import Counter
@@ -36,6 +36,7 @@ from .._engine.state import (
     encode_message,
 )
 from .._engine.steps import finish
+from .._erasure import ledger
 from .._sealing.codec import next_row
 from ..backend import Change, ConversationRow, ItemRow
 from ..conversation import Conversation, handle_on
@@ -96,11 +97,6 @@ class IdentityImport:
         self._planned: dict[bytes, NativeIndex] = {}  # of a dry run: what would be stored
         self._planned_names: dict[str, bytes] = {}  # and under which ids
 
-    def finish(self) -> None:
-        """Confirm what was imported."""
-        if not self._dry:
-            self._marks.flush()
-
     def take(self, talk: PortableConversation) -> Merged:
         """Import a conversation, or the next part of it."""
         talk = _clean(self._store, talk)
@@ -112,15 +108,12 @@ class IdentityImport:
             id, is_there, is_purged = self._resolve(talk, names, known)
             if is_purged:
                 return Merged(id=show_conversation_id(id), is_purged=True)
-            if not is_there and not self._marks.claim(names, id, known):
+            if not self._marks.claim(names, id, known):
                 continue
             try:
-                merged = self._grow(talk, id) if is_there else self._create(talk, id)
+                return self._grow(talk, id) if is_there else self._create(talk, id)
             except (NotFound, Again):
                 self._last = None
-                continue
-            self._marks.confirm(names, id, known)
-            return merged
         raise Busy("a conversation changes faster than it can be imported")
 
     def adopt(self, talk: Conversation, names: Sequence[str], records: Sequence[tuple[str, int]]) -> None:
@@ -135,8 +128,6 @@ class IdentityImport:
             known = self._marks.find(names)
             free = [name for name in names if name not in known]  # others lead to where they came from
             if self._marks.claim(free, state.id, known):
-                self._marks.confirm(free, state.id, {})
-                self._marks.flush()
                 return
         raise Busy("the marks of imports change faster than they can be written")
 
@@ -152,7 +143,7 @@ class IdentityImport:
         for id in candidates:
             if id in there:
                 return id, True, False
-        if any(mark.is_confirmed for mark in known.values()) and not self._even_purged:
+        if not self._even_purged and ledger.find(self._engine, candidates):
             return own, False, True
         return next((known[name].conversation for name in names if name in known), own), False, False
 

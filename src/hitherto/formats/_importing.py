@@ -4,7 +4,8 @@ A conversation keeps its id if that is a UUID; any other becomes one, always the
 of that id already, the two are matched (`_history_match`): known messages are not added again, and new ones go below
 the message that they answer. So loading a file twice adds nothing the second time, and loading a file that has grown
 adds the new messages. Two conversations with different beginnings only share the id by accident: the imported one gets
-another id, always the same one, and the report says so.
+another id, always the same one, and the report says so. A conversation that was purged here stays away
+(`_erasure.ledger`).
 
 Messages get ids of the store. Their original ids are kept in `extra["imported"]`.
 """
@@ -36,6 +37,7 @@ from .._engine.state import (
     encode_message,
 )
 from .._engine.typed_items import close_item
+from .._erasure import ledger
 from ..backend import Change, ConversationRow, ItemRow
 from ..conversation import Conversation, handle_on
 from ..errors import Busy, HithertoError, InvalidArgument, NotFound, PayloadTooLarge
@@ -68,6 +70,7 @@ class Plan(Struct, frozen=True):
     known: dict[str, int] = {}  # the numbers of messages that the store has, by their ids in the file
     renamed: bool = False  # its own id is that of another conversation
     notes: tuple[str, ...] = ()  # what cannot be taken over, in words
+    is_purged: bool = False  # it was purged here, and stays away
 
     @property
     def is_done(self) -> bool:
@@ -82,9 +85,9 @@ class Admitted(Struct, frozen=True):
     ids: dict[str, str] = {}  # of the messages that were added: the id they came with, and ours
 
 
-def make_plan(store: "Store", portable: PortableConversation, format: str) -> Plan:
+def make_plan(store: "Store", portable: PortableConversation, format: str, *, even_purged: bool = False) -> Plan:
     """Return the plan of an import without writing. Raises the errors that the import would raise."""
-    return _plan(store, _clean(store, portable), format)
+    return _plan(store, _clean(store, portable), format, even_purged)
 
 
 def _clean(store: "Store", portable: PortableConversation) -> PortableConversation:
@@ -109,16 +112,16 @@ def _clean(store: "Store", portable: PortableConversation) -> PortableConversati
     )
 
 
-def _plan(store: "Store", portable: PortableConversation, format: str) -> Plan:
+def _plan(store: "Store", portable: PortableConversation, format: str, even_purged: bool) -> Plan:
     for _ in range(_TRIES):
         try:
-            return _plan_once(store, portable, format)
+            return _plan_once(store, portable, format, even_purged)
         except NotFound:  # deleted since it was read
             continue
     raise Busy("a conversation changes faster than it can be looked at")
 
 
-def _plan_once(store: "Store", portable: PortableConversation, format: str) -> Plan:
+def _plan_once(store: "Store", portable: PortableConversation, format: str, even_purged: bool) -> Plan:
     check_tree(portable)
     describe(store, portable)
     for said in portable.messages:
@@ -128,6 +131,8 @@ def _plan_once(store: "Store", portable: PortableConversation, format: str) -> P
     other = str(uuid.uuid5(_NAMESPACE, f"{wanted}/{digest(roots[0]) if roots else ''}"))
     for id in (wanted, other):
         if not store.backend.lookup(ids=[parse_conversation_id(id)]):
+            if not even_purged and ledger.find(store.engine, [parse_conversation_id(id)]):
+                return Plan(id, None, (), is_purged=True)
             notes = [WITHOUT_KEY] if is_key_taken(store, portable) else []
             return Plan(id, None, portable.messages, renamed=id != wanted, notes=tuple(notes))
         plan = _over(store, portable, id, extract(store.engine, parse_conversation_id(id)))
@@ -208,11 +213,14 @@ def _held_with(portable: PortableConversation) -> tuple[str, str, str]:
     return setup.provider, setup.model, setup.system_prompt
 
 
-def admit(store: "Store", portable: PortableConversation, format: str) -> Admitted:
-    """Import a conversation. A new one is written in one transaction; so are the messages added to an existing one."""
+def admit(store: "Store", portable: PortableConversation, format: str, *, even_purged: bool = False) -> Admitted | Plan:
+    """Import a conversation. A new one is written in one transaction; so are the messages added to an existing one. If
+    it was purged here, the plan is returned, and nothing is written, unless `even_purged`."""
     portable = _clean(store, portable)
     for _ in range(_TRIES):
-        plan = _plan(store, portable, format)
+        plan = _plan(store, portable, format, even_purged)
+        if plan.is_purged:
+            return plan
         try:
             if plan.there is None:
                 return _create(store, portable, plan, format)

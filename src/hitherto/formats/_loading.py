@@ -99,11 +99,10 @@ def import_into(
     by_identity = IdentityImport(store, format, dry=sum_up.dry, even_purged=even_purged)
     try:
         for one in _each(found, sum_up):
-            _take(store, one, sum_up, format, by_identity)
+            _take(store, one, sum_up, format, by_identity, even_purged=even_purged)
             if progress is not None:
                 progress(sum_up.seen)
     finally:
-        by_identity.finish()
         getattr(found, "close", lambda: None)()  # a reader may have temporary files
 
 
@@ -117,12 +116,21 @@ def finished(sum_up: Summary) -> Loaded:
     return report
 
 
-def _take(store: Store, one: PortableConversation, sum_up: Summary, format: str, by_identity: IdentityImport) -> None:
+def _take(
+    store: Store,
+    one: PortableConversation,
+    sum_up: Summary,
+    format: str,
+    by_identity: IdentityImport,
+    *,
+    even_purged: bool,
+) -> None:
     try:
         if one.by_id:
             sum_up.take_merged(one, by_identity.take(one))
         else:
-            sum_up.take(one, make_plan(store, one, format) if sum_up.dry else admit(store, one, format))
+            take = make_plan if sum_up.dry else admit
+            sum_up.take(one, take(store, one, format, even_purged=even_purged))
     except (StorageError, Closed):
         raise
     except HithertoError as error:

@@ -1,13 +1,10 @@
 """Marks: what was imported into a store, by the ids that it has in its files.
 
 A mark is an item of the workspace. Its name is a keyed hash of the program and of an id in a file; its value leads to
-the conversation here, and only for those who know the id in the file. A mark outlives its conversation: so a mark
-without a conversation says that this was purged or deleted here, and the next import leaves it out. Nothing in a mark
-tells what was purged.
-
-A mark is first a claim, made before the conversation, so that two processes that import two files of one tree agree
-about the conversation. When the conversation is stored the claim is confirmed. A claim without a conversation is the
-trace of a process that was killed in between, and says nothing.
+the conversation here, and only for those who know the id in the file. A mark is written before the conversation, so
+that two processes that import two files of one tree agree about it, and outlives it: if the erasure ledger has the
+conversation (`_erasure.ledger`), the next import leaves it out under all of its ids. A mark of a conversation that was
+never made is the trace of a process that was killed in between, and says nothing.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,15 +23,13 @@ if TYPE_CHECKING:
     from ..store import Store
 
 _PREFIX = "imported/"
-_CLAIMED, _CONFIRMED = b"\0", b"\1"
-_AT_ONCE = 200  # marks that are confirmed together
+_ID = 16  # bytes of the id of a conversation
 
 
 class Mark(Struct, frozen=True):
     """The trace of an import under one id."""
 
     conversation: bytes
-    is_confirmed: bool
     revision: int
 
 
@@ -43,16 +38,14 @@ class Marks:
 
     def __init__(self, store: "Store", format: str) -> None:
         self._store, self._format = store, format
-        self._to_confirm: dict[str, bytes] = {}
 
     def find(self, ids: Sequence[str]) -> dict[str, Mark]:
         """Return the marks under these ids."""
         found: dict[str, Mark] = {}
         for id in ids:
             item = self._store.items.get(self._name(id))
-            if item is not None and len(item.value) == 17:
-                conversation = self._masked(id, item.value[1:])
-                found[id] = Mark(conversation, item.value[:1] == _CONFIRMED, item.revision)
+            if item is not None and len(item.value) >= _ID:  # a byte stood before it once
+                found[id] = Mark(self._masked(id, item.value[-_ID:]), item.revision)
         return found
 
     def claim(self, ids: Iterable[str], conversation: bytes, known: dict[str, Mark]) -> bool:
@@ -61,7 +54,7 @@ class Marks:
         writes = [
             ItemWrite(
                 self._name(id),
-                _CLAIMED + self._masked(id, conversation),
+                self._masked(id, conversation),
                 known[id].revision if id in known else None,
             )
             for id in ids
@@ -72,19 +65,6 @@ class Marks:
         except Conflict:
             return False
         return True
-
-    def confirm(self, ids: Iterable[str], conversation: bytes, known: dict[str, Mark]) -> None:
-        """Confirm that a conversation is stored, some of them together."""
-        for id in ids:
-            if id not in known or not known[id].is_confirmed or known[id].conversation != conversation:
-                self._to_confirm[id] = conversation
-        if len(self._to_confirm) >= _AT_ONCE:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write what is still to be confirmed."""
-        pending, self._to_confirm = self._to_confirm, {}
-        self._write([ItemWrite(self._name(id), _CONFIRMED + self._masked(id, own)) for id, own in pending.items()])
 
     def _write(self, writes: list[ItemWrite]) -> None:
         if writes:

@@ -65,7 +65,7 @@ class Summary:
         self.waiting: list[Waiting] = []
         self.seen = 0
         self._added: list[Conversation] = []
-        self._new = self._unchanged = self._messages = 0
+        self._new = self._unchanged = self._purged = self._messages = 0
         self._ids: dict[str, str] = {}
         self._renamed: dict[str, str] = {}
         self._notes: list[str] = []
@@ -94,7 +94,8 @@ class Summary:
         plan = done.plan if isinstance(done, Admitted) else done
         self.seen += len(portable.messages)
         self._messages += len(plan.new)
-        self._new += plan.there is None
+        self._new += plan.there is None and not plan.is_purged
+        self._purged += plan.is_purged
         self._unchanged += plan.is_done
         if plan.id != portable.id:
             self._renamed[portable.id] = plan.id
@@ -120,7 +121,7 @@ class Summary:
             known=self._known,
             amended=self._amended,
             usage=self._usage,
-            purged=sum(one.is_purged for one in merged),
+            purged=self._purged + sum(one.is_purged for one in merged),
             unknown=dict(self._unknown),
             bookkeeping=dict(self._bookkeeping),
             waiting=tuple(self.waiting),

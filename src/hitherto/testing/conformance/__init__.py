@@ -33,6 +33,7 @@ from .erasing import EraseContract
 from .finding import FindContract
 from .packing import PackingContract
 from .queueing import QueueContract
+from .remembering import LedgerContract
 from .rewriting import PartialContract, ThreadContract
 from .rows import (
     A,
@@ -108,6 +109,7 @@ class StoreContract(
     DeleteContract,
     DescribeContract,
     EraseContract,
+    LedgerContract,
     PackingContract,
     AttachingContract,
     StateContract,
