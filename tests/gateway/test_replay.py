@@ -1,5 +1,6 @@
 """Kept answers in place of a provider's: for the SDKs, for programs, and for tests. Requirement: G1."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -194,3 +195,85 @@ def test_the_answers_are_of_the_shapes_that_providers_have(store: Store, upstrea
         with serve_replay(talk) as found:
             made = ask(found.anthropic.removesuffix("/anthropic") + path, body).json
         assert set(shape) <= set(made)
+
+
+def codex_request(run: str, folder: str, took: str, asked: str = "where are you?") -> Any:
+    """What Codex says of its run beside the question."""
+    about = {"internal_chat_message_metadata_passthrough": {"turn_id": run, "create_time": took}}
+    surroundings = f"<environment_context>\n  <cwd>{folder}</cwd>\n  <current_date>2026-01-{took}</current_date>"
+    return {
+        "model": "m",
+        "input": [
+            {"type": "additional_tools", "id": f"at_{run}", "role": "developer", "tools": [{"name": "exec"}], **about},
+            {"type": "message", "id": f"msg_{run}", "role": "user", "content": surroundings, **about},
+            {"type": "message", "id": f"msg2_{run}", "role": "user", "content": asked, **about},
+        ],
+    }
+
+
+def codex_result(run: str, folder: str, took: str, output: str = "") -> Any:
+    said = f"Chunk ID: {took}abc\nWall time: 0.{took} seconds\nOutput:\n{output or folder}/notes.txt\n"
+    return {"type": "function_call_output", "id": f"fco_{run}", "call_id": "call_1", "output": said}
+
+
+def keep_codex(store: Store, upstream: Scripted) -> Any:
+    """Keep a run with a call of a tool; the conversation."""
+    arguments = json.dumps({"cmd": "ls /home/ann/work/notes.txt"})
+    call = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "exec", "arguments": arguments}
+    upstream.say(responses_answer([call]))
+    body = codex_request("0a1b", "/home/ann/work", "10")
+    with running(store, upstream) as one:
+        body["input"] += [
+            *one.ask("/openai/v1/responses", body).json["output"],
+            codex_result("0a1b", "/home/ann/work", "10"),
+        ]
+        upstream.say(responses_answer([responses_text("in /home/ann/work")]))
+        assert one.ask("/openai/v1/responses", body).status == 200
+    return store.latest()
+
+
+def test_another_run_in_another_folder_asks_the_same_and_its_calls_work_there(store: Store, upstream: Scripted) -> None:
+    talk = keep_codex(store, upstream)
+    body = codex_request("9f8e", "/srv/build", "31")
+    with serve_replay(talk) as found:
+        call = ask(found.openai + "/responses", body).json["output"]
+        assert json.loads(call[0]["arguments"]) == {"cmd": "ls /srv/build/notes.txt"}
+        body["input"] += [*call, codex_result("9f8e", "/srv/build", "31")]
+        said = ask(found.openai + "/responses", body).json["output"][-1]["content"][0]["text"]
+        assert said == "in /srv/build"
+        assert not found.misses
+
+
+@pytest.mark.parametrize(
+    ("asked", "output", "said"),
+    [
+        ("where is /srv/other?", "", "message 3 of 3 (user) was not kept: kept 'where are you?', asked"),
+        ("where are you?", "/home/bob", "message 5 of 5 (tool_result) was not kept: kept"),
+        ("where are you?", "/srv/builder", "message 5 of 5 (tool_result) was not kept: kept"),
+    ],
+)
+def test_what_was_said_or_found_in_another_run_may_not_differ(
+    store: Store, upstream: Scripted, asked: str, output: str, said: str
+) -> None:
+    talk = keep_codex(store, upstream)
+    body = codex_request("9f8e", "/srv/build", "31", asked)
+    with serve_replay(talk) as found:
+        got = ask(found.openai + "/responses", body)
+        if got.status == 200:
+            body["input"] += [*got.json["output"], codex_result("9f8e", "/srv/build", "31", output)]
+            got = ask(found.openai + "/responses", body)
+        assert got.status == 400
+        assert said in got.json["error"]["message"]
+
+
+def test_the_difference_is_shown_when_it_is_beside_the_text(store: Store, upstream: Scripted) -> None:
+    talk = keep_codex(store, upstream)
+    body = codex_request("9f8e", "/srv/build", "31")
+    body["input"][0]["tools"] = [{"name": "exec_two"}]
+    with serve_replay(talk) as found:
+        for _ in range(2):  # programs try again; it is one miss
+            said = ask(found.openai + "/responses", body).json["error"]["message"]
+        assert "message 1 of 3 (event) was not kept" in said
+        assert '"exec"' in said
+        assert '"exec_two"' in said
+        assert len(found.misses) == 1

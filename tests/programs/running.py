@@ -10,7 +10,7 @@ from hitherto import Store
 from hitherto.rescue import Rescue
 
 _FOLDER = os.environ.get("HITHERTO_PROGRAMS", "")
-_SECONDS = 120  # for one run of a program
+SECONDS = 120  # for one run of a program
 
 _COMMANDS = {
     "claude": ("node", "npm/node_modules/@anthropic-ai/claude-code/cli-wrapper.cjs"),
@@ -24,6 +24,11 @@ def needs(program: str) -> pytest.MarkDecorator:
     """Skip tests unless `make test-programs` runs them, and has installed the program."""
     there = bool(_FOLDER) and (Path(_FOLDER) / _COMMANDS[program][-1]).exists()
     return pytest.mark.skipif(not there, reason=f"`make test-programs` installs {program}, and runs it")
+
+
+def _command(program: str) -> list[str]:
+    *before, last = _COMMANDS[program]
+    return [*before, str(Path(_FOLDER).resolve() / last)]
 
 
 class Home:
@@ -42,13 +47,19 @@ class Home:
             **variables,
         }
 
+    def put_on_path(self, program: str) -> None:
+        """Let the program be found by its name, as an installation does."""
+        commands = self.path / "bin"
+        commands.mkdir(exist_ok=True)
+        (commands / program).write_text(f'#!/bin/sh\nexec {" ".join(_command(program))} "$@"\n')
+        (commands / program).chmod(0o755)
+        self.env["PATH"] = f"{commands}:{self.env['PATH']}"
+
     def run(self, program: str, *words: str) -> str:
         """Run a program to its end, and return what it printed. Its failure fails the test."""
-        *before, last = _COMMANDS[program]
-        command = [*before, str(Path(_FOLDER).resolve() / last), *words]
         done = subprocess.run(
-            command, cwd=self.work, env=self.env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=_SECONDS, check=False,
+            [*_command(program), *words], cwd=self.work, env=self.env, stdin=subprocess.DEVNULL, capture_output=True,
+            text=True, timeout=SECONDS, check=False,
         )  # fmt: skip
         assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
         return done.stdout

@@ -25,8 +25,8 @@ from ._terminal import print_error
 def replay(place: Place, ignore: tuple[str, ...], id: str, command: tuple[str, ...]) -> int:
     """Run a command whose requests are answered from the conversation ID.
 
-    A request has to be one that was kept: its messages and its system prompt. Dates that programs add are ignored. Any
-    other request is refused, and the first difference is printed at the end; then the exit code is not 0.
+    A request has to be one that was kept: its messages and its system prompt. Ids, dates, and the folder of the run may
+    differ. Any other request is refused, and the first difference is printed at the end; then the exit code is not 0.
     """
     check_extra()
     from .._system import local_server  # noqa: PLC0415  # only this command needs a server

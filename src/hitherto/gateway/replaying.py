@@ -5,11 +5,11 @@ the other, and its system prompt the one that was in force there. Then the answe
 several answers to the same request, one after the other. Any other request misses: the program gets an error that says
 where it differs first, and the miss is reported.
 
-Dates that programs put into their prompts would make every request miss on the next day. Such passages are ignored on
-both sides (`VOLATILE`), and so is what the caller names.
+Passages that differ from run to run (ids, dates, folders) are left out on both sides; `volatile` has them. In
+an answer the folder of the kept run is replaced by that of the request, so that a call that was kept works here, too.
 """
 
-import re
+import json
 import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ from ..conversation import Conversation
 from ..dialects import Dialect, ParsedRequest
 from ..dialects import dialect as find_dialect
 from ..dialects._lossless import own_raw
-from ..errors import HithertoError, InvalidArgument
+from ..errors import HithertoError
 from ..listing import MessageListing, scan
 from ..model import Message, Saved
 from ..recorder._history_match import Tree, steps
@@ -29,14 +29,10 @@ from ..recorder._sdk import dialect_of_path
 from .answers import Body, write_answer
 from .decoding import CannotDecode, decode
 from .passing import Receive, Scope, Send, refuse
+from .volatile import Volatile, find_folders, map_texts, put, texts_of
 
-__all__ = ["VOLATILE", "Replay", "Replaying"]
+__all__ = ["Replay", "Replaying"]
 
-VOLATILE = (
-    r"Today's date is [0-9-]+",
-    r"<current_date>[^<]*</current_date>",
-    r"x-anthropic-billing-header:[^\n]*",
-)
 _CONTEXT = 60  # characters that are shown around a difference
 
 
@@ -49,16 +45,16 @@ class Replay:
 
     def __init__(self, talk: Conversation, *, ignore: Iterable[str] = ()) -> None:
         self._talk = talk
-        try:
-            self._volatile = re.compile("|".join(f"(?:{one})" for one in (*VOLATILE, *ignore)))
-        except re.error as error:
-            raise InvalidArgument(f"what is to be ignored is no regular expression: {error}") from None
+        self._volatile = Volatile(ignore)
         self._messages: dict[str, Saved] = {}
         self._below: dict[str | None, list[Saved]] = {}
         rows = scan(talk.engine.backend, talk.state.id, newest_first=False)
         for message in MessageListing(talk.engine, rows, ""):
             self._messages[message.id] = message
             self._below.setdefault(message.parent, []).append(message)
+        self._folders = find_folders(
+            text for one in self._messages.values() for text in (one.text, *texts_of(one.raw))
+        ) or find_folders([talk.setup.system_prompt])
         self._lock = threading.Lock()
         self._trees: dict[str, Tree] = {}
         self._served: dict[str, int] = {}  # how often the answers to a question were served
@@ -69,8 +65,10 @@ class Replay:
         try:
             return self._answer(path, data)
         except (Miss, HithertoError) as error:
+            miss = f"{path}: {error}"
             with self._lock:
-                self.misses.append(f"{path}: {error}")
+                if miss not in self.misses:  # programs try again
+                    self.misses.append(miss)
             raise Miss(str(error)) from None
 
     def _answer(self, path: str, data: bytes) -> Body:
@@ -79,25 +77,30 @@ class Replay:
             raise Miss("only chats are replayed")
         body = decode_request(data)
         spoken = find_dialect(name)
+        request = spoken.parse_request(body)
+        folders = find_folders(texts_of(body))
         with self._lock:
-            question = self._find_question(spoken, spoken.parse_request(body))
+            question = self._find_question(spoken, request, folders)
             answer = self._choose(question)
         raws = [own_raw(message, name) or raw for message in answer for raw in (spoken.build(message).raws or [{}])[:1]]
+        if len(folders) == len(self._folders) == 1:
+            raws = map_texts(raws, lambda text: put(text, self._folders[0], folders[0]))
         return write_answer(name, answer, raws, body, path)
 
     # -- finding the question
 
-    def _find_question(self, spoken: Dialect, request: ParsedRequest) -> str:
+    def _find_question(self, spoken: Dialect, request: ParsedRequest, folders: Sequence[str]) -> str:
         """The last message of a request in the conversation."""
-        history = steps(spoken, [self._clean(spoken, message) for message in request.messages])
+        asked = [self._clean(spoken, message, folders) for message in request.messages]
+        history = steps(spoken, asked)
         tree = self._tree(spoken)
         found = tree.follow(history)
         if found.count < len(history) or found.at is None:
-            raise Miss(self._describe_difference(request, found.count, found.at))
-        kept = self._talk.fork(at=found.at).setup.system_prompt
-        asked = request.setup.system_prompt
-        if self._without_volatile(kept) != self._without_volatile(asked):
-            raise Miss(f"the system prompt differs: {_compare(kept, asked)}")
+            raise Miss(self._describe_difference(spoken, asked, found.count, found.at))
+        kept = self._volatile.strip(self._talk.fork(at=found.at).setup.system_prompt, self._folders)
+        prompt = self._volatile.strip(request.setup.system_prompt, folders)
+        if kept != prompt:
+            raise Miss(f"the system prompt differs: {_compare(kept, prompt)}")
         if not self._answers_to(found.at):
             raise Miss("the request was kept, but no answer to it")
         return found.at
@@ -106,31 +109,23 @@ class Replay:
         if spoken.name not in self._trees:
             tree = self._trees[spoken.name] = Tree(spoken)
             for message in self._messages.values():
-                tree.add(self._clean(spoken, message))
+                tree.add(self._clean(spoken, message, self._folders))
         return self._trees[spoken.name]
 
-    def _clean(self, spoken: Dialect, message: Any) -> Any:
-        """A message without what is ignored, for comparing."""
+    def _clean(self, spoken: Dialect, message: Any, folders: Sequence[str]) -> Any:
+        """A message without what differs from run to run, for comparing."""
         raw = own_raw(message, spoken.name)
-        return message if raw is None else replace(message, raw=self._scrub(raw), extra=None)
+        return message if raw is None else replace(message, raw=self._volatile.strip_entry(raw, folders), extra=None)
 
-    def _scrub(self, value: Any) -> Any:
-        if isinstance(value, str):
-            return self._without_volatile(value)
-        if isinstance(value, dict):
-            return {name: self._scrub(item) for name, item in value.items()}
-        return [self._scrub(item) for item in value] if isinstance(value, list) else value
-
-    def _without_volatile(self, text: str) -> str:
-        return self._volatile.sub("", text)
-
-    def _describe_difference(self, request: ParsedRequest, count: int, at: str | None) -> str:
-        asked = request.messages[count] if count < len(request.messages) else Message("", ())
-        where = f"message {count + 1} of {len(request.messages)} ({asked.role}) was not kept"
-        expected = [one for one in self._below.get(at, ()) if one.role == asked.role]
+    def _describe_difference(self, spoken: Dialect, asked: Sequence[Message], count: int, at: str | None) -> str:
+        one = asked[count] if count < len(asked) else Message("", ())
+        where = f"message {count + 1} of {len(asked)} ({one.role}) was not kept"
+        expected = [
+            self._clean(spoken, other, self._folders) for other in self._below.get(at, ()) if other.role == one.role
+        ]
         if not expected:
-            return f"{where}: nothing of that role follows there; asked: {_shorten(asked.text)}"
-        return f"{where}: {_compare(expected[0].text, asked.text)}"
+            return f"{where}: nothing of that role follows there; asked: {_shorten(one.text)}"
+        return f"{where}: {_compare_messages(spoken, expected[0], one)}"
 
     # -- choosing the answer
 
@@ -146,6 +141,19 @@ class Replay:
         while below := [one for one in self._answers_to(found[-1].id) if _is_same_answer(found[0], one)]:
             found.append(below[0])
         return found
+
+
+def _compare_messages(spoken: Dialect, kept: Message, asked: Message) -> str:
+    """Two messages around their first difference: in their text, or else in anything that is compared."""
+    texts = [_text(spoken, message) for message in (kept, asked)]
+    if texts[0] == texts[1]:
+        texts = [json.dumps(message.raw, ensure_ascii=False, sort_keys=True) for message in (kept, asked)]
+    return _compare(*texts)
+
+
+def _text(spoken: Dialect, message: Message) -> str:
+    raw = own_raw(message, spoken.name)
+    return message.text if raw is None else spoken.parse(raw).text
 
 
 def _is_same_answer(first: Saved, other: Saved) -> bool:

@@ -99,7 +99,7 @@ class Sender:
             raise UpstreamFailed(type(error).__name__) from error
 
     def _find_proxy(self, upstream: Upstream) -> str | None:
-        """The proxy that the environment names for this provider. What stays on this machine needs none."""
+        """The proxy that the environment names for this provider. A server on this machine needs none."""
         proxy = self._proxies.get(upstream.scheme) or self._proxies.get("all")
         if proxy is None or upstream.is_local or urllib.request.proxy_bypass(upstream.authority):
             return None
