@@ -491,7 +491,12 @@ def check_name(value: str, what: str) -> None:
 
 def encodable(text: str) -> bool:
     """Is the text free of halves of surrogate pairs?"""
-    return text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text)
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return False
+    return True
 
 
 def _check_block(b: Block) -> None:
