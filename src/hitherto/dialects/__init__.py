@@ -3,6 +3,7 @@
 `_types` defines a dialect. `dialect(name)` imports a dialect's module when it is first needed.
 """
 
+from functools import cache
 from importlib import import_module
 
 from ..errors import InvalidArgument
@@ -18,6 +19,7 @@ _NAMES = {
 }
 
 
+@cache
 def dialect(name: str) -> Dialect:
     """Return the dialect of that name. Raises `InvalidArgument` if there is none."""
     if name not in _NAMES:

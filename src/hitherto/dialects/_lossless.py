@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from ..attachment import LARGE, Attachment
 from ..errors import InvalidMessage
-from ..model import Block, Message, check_json, encodable
+from ..model import Block, Message, check, check_json, encodable
 from ._json import decode_object, deep_copy, replaced_surrogates, written
 from ._types import Answer
 
@@ -33,6 +33,8 @@ M = TypeVar("M", bound=Message)
 
 def keepable(message: M) -> M:
     """Return the message in a form that can be stored; the same object if it can be stored as it is."""
+    if _is_storable(message):  # nearly all of them
+        return message
     changed: dict[str, object] = {}
     blocks = tuple(_block(block) for block in message.blocks)
     if any(new is not old for new, old in zip(blocks, message.blocks, strict=True)):
@@ -44,6 +46,25 @@ def keepable(message: M) -> M:
     if extra is not message.extra:
         changed["extra"] = extra
     return replace(message, **changed) if changed else message
+
+
+def checked(message: M) -> M:
+    """Return the message in a form that can be stored, checked. Raises `InvalidMessage` if it has none."""
+    if _is_storable(message):
+        return message
+    message = keepable(message)
+    check(message)
+    return message
+
+
+def _is_storable(message: Message) -> bool:
+    """Return True if a message is valid, and can be encoded as it is."""
+    try:
+        check(message)
+        msgspec.msgpack.encode(message, enc_hook=_unknown)
+    except (InvalidMessage, UnicodeEncodeError, OverflowError):
+        return False
+    return True
 
 
 def keepable_answer(answer: Answer) -> Answer:

@@ -40,10 +40,10 @@ from .._erasure import ledger
 from .._sealing.codec import next_row
 from ..backend import Change, ConversationRow, ItemRow
 from ..conversation import Conversation, handle_on
-from ..dialects._lossless import as_bytes, keepable
+from ..dialects._lossless import as_bytes, checked, keepable
 from ..errors import Busy, InvalidMessage, NotFound, PayloadTooLarge
 from ..ids import parse_conversation_id, show_conversation_id
-from ..model import Message, Saved, Usage, check
+from ..model import Message, Saved, Usage
 from ..snapshots import Unreadable
 from ._extract import extract
 from ._importing import (
@@ -338,9 +338,8 @@ class _Batch:
             number = self._index.get(self._hashes[said.id])
             if number is None or number == RECORD:
                 try:
-                    message = keepable(said.message)
-                    check(message)
-                    new.append(replace(said, message=message))
+                    message = checked(said.message)
+                    new.append(said if message is said.message else replace(said, message=message))
                 except InvalidMessage as error:
                     self.unreadable.append(Unreadable(f"message {said.id:.40}", str(error)))
                 continue
@@ -398,7 +397,7 @@ class _Batch:
     def _encode(
         self, state: ConversationState, message: Message, setup: int, spot: Placement, origin: str | None, at: int
     ) -> EncodedMessage:
-        draft = encode_message(state, message, setup, spot, origin, at)
+        draft = encode_message(state, message, setup, spot, origin, at, is_checked=True)
         try:
             check_size([draft], self._engine.max_write_bytes)
         except PayloadTooLarge:  # as bytes it has an attachment's limit
