@@ -38,6 +38,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
             "_system.folder_watch",
             "_system.local_server",
             "_system.locations",
+            "_system.running_pages",
             "_system.task_threads",
             "_system.terminal_text",
         ),

@@ -30,8 +30,16 @@ def place(tmp_path: Path) -> Path:
     return path
 
 
+def settings(place: Path) -> dict[str, str]:
+    return environment() | {
+        "HITHERTO_STORE": str(place),
+        "HOME": str(place.parent),
+        "XDG_RUNTIME_DIR": str(place.parent),
+    }
+
+
 def start(place: Path, *given: str) -> tuple[subprocess.Popen[str], str]:
-    env = environment() | {"HITHERTO_STORE": str(place), "HOME": str(place.parent)}
+    env = settings(place)
     process = subprocess.Popen([*SERVE, *given], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
     assert process.stdout is not None
     return process, process.stdout.readline().strip()
@@ -68,6 +76,40 @@ def test_it_answers_at_once_and_leaves_nothing_when_it_ends(place: Path, how: si
     assert sorted(path.name for path in place.parent.iterdir()) == before
     with pytest.raises(OSError, match="refused"):
         ask(address)
+
+
+def link(place: Path, *given: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hitherto", "link", *given]
+    return subprocess.run(
+        command, capture_output=True, text=True, env=settings(place), cwd=place.parent, timeout=PATIENCE, check=False
+    )
+
+
+def test_the_command_line_prints_links_that_the_page_opens(place: Path) -> None:
+    with hitherto.open(place) as store:
+        message = store.latest().thread()[0]  # type: ignore[union-attr]  # there is one
+    assert link(place).returncode == 1
+    process, address = start(place, "--base-path", "chats")
+    try:
+        cookie = ask(address)[1].split(";")[0]
+        whole, one = link(place), link(place, message.id)
+        assert whole.stdout == f"{address.split('/?')[0]}/c/{message.conversation}\n"
+        assert one.stdout == f"{address.split('/?')[0]}/c/{message.conversation}/m/{message.id}\n"
+        assert "token" not in one.stdout
+        for found in (whole, one):
+            assert ask(found.stdout.strip(), Cookie=cookie)[0] == 200
+        folder = next(place.parent.glob("hitherto-*"))
+        folder.chmod(0o777)
+        assert "no page" in link(place).stderr  # others could have put an address there
+        folder.chmod(0o700)
+        assert link(place).returncode == 0
+        process.kill()
+        process.wait()
+        assert link(place).returncode == 1  # it could not take its file away, and is gone
+        assert not list(folder.iterdir())
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_it_listens_on_this_machine_alone(place: Path) -> None:

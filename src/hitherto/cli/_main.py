@@ -42,6 +42,7 @@ COMMANDS = {
     "log": Entry("_log", "The messages of a conversation, a line each; --graph draws its branches.", _LOOKING),
     "show": Entry("_conversation", "Print a conversation, tool calls folded.", _LOOKING),
     "serve": Entry("_serve", "Read the conversations in a browser, on this machine alone.", _LOOKING),
+    "link": Entry("_serve", "Print the link of a conversation or message in the page that runs.", _LOOKING),
     "search": Entry("_search", "Find messages by their words.", _LOOKING),
     "mcp": Entry("_mcp", "Let an agent search and read earlier conversations (MCP).", _LOOKING),
     "install": Entry("_install", "Let Claude Code, Codex or Gemini CLI ask what was said before.", _LOOKING),

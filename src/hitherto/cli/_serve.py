@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from .. import errors
+from .._system import running_pages
+from ._completion import complete_ids
+from ._ids import find_conversation, is_message
 from ._store_options import Place, with_place
 from ._terminal import say
 
@@ -70,14 +73,35 @@ def serve(
             cookie = f"hitherto_{listening.port}"
             door = app.build(opened, hosts=hosts, cookie=cookie, base=base, may_write=allow_write)
             address = f"http://127.0.0.1:{listening.port}{base}/?token={door.token}"
-            click.echo(address)
-            say(f"{place.display_name}: Ctrl+C ends it")
-            if not no_open:
-                click.launch(address)
-            thread_view.warm_up()
-            server.serve(door, listening)
+            page = address.partition("/?")[0]
+            with running_pages.announce(page, place.display_name, place.workspace):
+                click.echo(address)
+                say(f"{place.display_name}: Ctrl+C ends it")
+                if not no_open:
+                    click.launch(address)
+                thread_view.warm_up()
+                server.serve(door, listening)
     finally:
         opened.close()
+
+
+@click.command(short_help="Print the link of a conversation or message in the page that runs.")
+@click.argument("id", default="@", shell_complete=complete_ids)
+@with_place
+def link(place: Place, id: str) -> None:
+    """Print the address of a conversation, or of a message on its branch, in the page that `hitherto serve` shows now.
+
+    The link holds no token: it opens in the browser that was let in. It stays right as long as the page runs on its
+    port; --port of `hitherto serve` keeps it right the next time.
+    """
+    with place.read() as store:
+        talk = find_conversation(store, id)
+        message = talk.at if is_message(id, talk) else None
+    address = running_pages.find(place.display_name, place.workspace)
+    if address is None:
+        hint = "start it in another terminal, then try again"
+        raise errors.HithertoError("hitherto serve shows no page of this store now", hint=hint)
+    click.echo(f"{address}/c/{talk.id}{f'/m/{message}' if message else ''}")
 
 
 def _check_base(path: str) -> str:
