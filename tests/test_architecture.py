@@ -80,6 +80,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         *("conversation", "listing", "_engine.verify", "_engine.deleting", "_engine.statistics"),
         *("items", "_engine.finding", "_engine.selection", "_engine.saving", "_engine.editing", "_erasure.purging"),
+        "_engine.moving",
         *("_erasure.ledger", "_erasure.purging_many", "_erasure.by_person"),
         *("_erasure.maintenance", "_erasure.sweep", "_erasure.schedule", "_erasure.shutdown"),
         *("_erasure.checkpoint_copies", "_search.search", "_search.answering"),

@@ -58,6 +58,8 @@ from ._importing import (
 )
 from ._marks import Mark, Marks
 from ._native_index import RECORD, NativeIndex, index_item, read_index
+from ._places import find as find_place
+from ._places import move_waiting, pairs_of
 from ._types import PortableConversation, PortableMessage, SourceRecord
 
 if TYPE_CHECKING:
@@ -105,13 +107,14 @@ class IdentityImport:
         for _ in range(_TRIES):
             names = list(dict.fromkeys((talk.id, *talk.aliases)))
             known = self._marks.find(names)
-            id, is_there, is_purged = self._resolve(talk, names, known)
+            id, is_there, is_purged, elsewhere = self._resolve(talk, names, known)
             if is_purged:
                 return Merged(id=show_conversation_id(id), is_purged=True)
-            if not self._marks.claim(names, id, known):
+            if not self._marks.claim([name for name in names if name not in elsewhere], id, known, talk.absent):
                 continue
             try:
-                return self._grow(talk, id) if is_there else self._create(talk, id)
+                merged = self._grow(talk, id) if is_there else self._create(talk, id)
+                return self._attach(merged, id) if talk.places else merged
             except (NotFound, Again):
                 self._last = None
         raise Busy("a conversation changes faster than it can be imported")
@@ -135,17 +138,26 @@ class IdentityImport:
 
     def _resolve(
         self, talk: PortableConversation, names: Sequence[str], known: dict[str, Mark]
-    ) -> tuple[bytes, bool, bool]:
-        """Return the id of the conversation here, whether it is there, and whether it was purged."""
+    ) -> tuple[bytes, bool, bool, frozenset[str]]:
+        """Return the id of the conversation here, whether it is there, whether it was purged, and the names that lead
+        to others that are there."""
         own = parse_conversation_id(conversation_id(talk.id, self._format))
-        candidates = list(dict.fromkeys(known[name].conversation if name in known else own for name in names))
-        there = {row.id for row in self._engine.backend.lookup(ids=candidates)}
-        for id in candidates:
-            if id in there:
-                return id, True, False
-        if not self._even_purged and ledger.find(self._engine, candidates):
-            return own, False, True
-        return next((known[name].conversation for name in names if name in known), own), False, False
+        leads = {name: known[name].conversation if name in known else own for name in names}
+        there = {row.id for row in self._engine.backend.lookup(ids=list(dict.fromkeys(leads.values())))}
+        references = {name for name in names if name in known and known[name].is_reference}
+        mine = own if talk.id in references else leads[talk.id]
+        if mine not in there:
+            purged = ledger.find(self._engine, [mine, *leads.values()])
+            refused = {} if self._even_purged else purged
+            if mine in refused:  # even if a file that it names came since
+                return own, False, True, frozenset()
+            mine = next((id for id in leads.values() if id in there), mine)
+        if mine in there:
+            return mine, True, False, frozenset(name for name, id in leads.items() if id != mine and id in there)
+        if any(id in refused for name, id in leads.items() if name not in references):
+            return own, False, True, frozenset()
+        claimed = (leads[name] for name in names if name not in references or leads[name] not in purged)
+        return next(claimed, own), False, False, frozenset()
 
     # -- writing
 
@@ -219,6 +231,21 @@ class IdentityImport:
         self._retitle(state, talk, touched=True)
         return batch.merged(self._store.conversation(show_conversation_id(id)))
 
+    def _attach(self, merged: Merged, id: bytes) -> Merged:
+        """Move trees that waited for a message which is there now."""
+        state = self._store.conversation(show_conversation_id(id)).state
+        for _ in range(_TRIES):
+            index = self._index(state)
+            try:
+                moved, stuck = move_waiting(state, index)
+            except NotFound:
+                self._last = None
+                continue
+            if moved:
+                self._last = None
+            return replace(merged, notes=(*merged.notes, *_moving_notes(moved, stuck)))
+        raise Busy("a conversation changes faster than its trees can be moved")
+
     def _retitle(self, state: ConversationState, talk: PortableConversation, *, touched: bool) -> bool:
         """Note the time of the import, and take over a newer title, unless the conversation got one of its own here.
         Returns True if the title changed."""
@@ -283,7 +310,7 @@ class IdentityImport:
 
     def _plan(self, talk: PortableConversation) -> Merged:
         names = list(dict.fromkeys((talk.id, *talk.aliases)))
-        id, is_there, is_purged = self._resolve(talk, names, self._marks.find(names))
+        id, is_there, is_purged, _ = self._resolve(talk, names, self._marks.find(names))
         if not is_there:
             id = next((self._planned_names[name] for name in names if name in self._planned_names), id)
         self._planned_names |= dict.fromkeys(names, id)
@@ -303,6 +330,13 @@ class IdentityImport:
 
 
 _DAY_US = 86_400_000_000
+
+
+def _moving_notes(moved: int, stuck: int) -> Iterator[str]:
+    if moved:
+        yield f"{moved:,} messages moved below the one that they continue, which came only now; their ids are new"
+    if stuck:
+        yield f"{stuck:,} trees could not be moved below the message that they continue, and stay beside it"
 
 
 def _stamp(row: ConversationRow) -> tuple[int, int]:
@@ -380,7 +414,7 @@ class _Batch:
         alive = self._living()
         for said in self.new:
             at = min(max(said.created_us, at), now)
-            above = self._place(said.parent, places, alive)
+            above = self._place(said.parent, places, alive) or self._continued(said, alive)
             linked = None if above is not None else self._place(said.link, places, alive)
             self._orphans += said.parent is not None and above is None
             main = said.main and (above is None or above[1])
@@ -412,6 +446,8 @@ class _Batch:
         wanted: set[int] = set()
         seen: set[str] = set()
         for said in self.new:
+            if said.continues is not None and (number := find_place(self._index, *said.continues)) is not None:
+                wanted.add(number)
             for start in (said.parent, said.link):
                 at = start
                 while at is not None and at not in coming and at not in seen:
@@ -443,6 +479,11 @@ class _Batch:
             id = self._parents.get(id)
         return None
 
+    def _continued(self, said: PortableMessage, alive: dict[int, bool]) -> tuple[int, bool] | None:
+        """Return the message that a root goes on from, and its flow, if its file was imported before."""
+        number = None if said.continues is None else find_place(self._index, *said.continues)
+        return (number, alive[number]) if number in alive else None
+
     def head_at(self) -> int | None:
         """Return the place of the head among the new messages, if the file names one of them."""
         head = self._talk.head
@@ -460,7 +501,14 @@ class _Batch:
         for said in self.grown:
             number = self._index.get(self._hashes[said.id])
             found += [(self._hashes[id], number) for id in said.also if number is not None]
-        return found + [(hash, RECORD) for hash, _ in self._records]
+        coming = dict(found)
+
+        def number_of(id: str) -> int | None:
+            hash = self._index.hash(id)
+            return coming.get(hash, self._index.get(hash))
+
+        places = () if self.is_empty else pairs_of(self._talk, self._index, number_of)
+        return [*found, *((hash, RECORD) for hash, _ in self._records), *places]
 
     def record_items(self, version: int) -> Iterator[tuple[str, bytes]]:
         """Yield the new records as items: lines of JSON, compressed."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 1000
 IMPORTED = "imported"  # in a message's extra: where it came from
-_OURS = {"id", "format", "at", "extra", IMPORTED}  # our fields in it
+_OURS = {"id", "format", "at", "continues", "extra", IMPORTED}  # our fields in it
 _LATEST = 253_402_300_800_000_000  # microseconds: the year 10000
 
 
@@ -138,6 +138,15 @@ def _came(message: Saved) -> dict[str, object] | None:
     texts = all(isinstance(found.get(name), str) and found[name] for name in ("id", "format"))
     at = found.get("at")
     return found if texts and (at is None or (type(at) is int and 0 < at < _LATEST)) else None
+
+
+def continued(message: Saved) -> tuple[str, int] | None:
+    """Return the place in a file that a root goes on from, by the note that its import left."""
+    came = (message.extra or {}).get(IMPORTED)
+    match came:
+        case {"continues": [str(file), int(line)]}:
+            return file, line
+    return None
 
 
 def _portable_message(message: Saved, setup: int, used: set[str]) -> PortableMessage:

@@ -24,7 +24,7 @@ from ..model import Block, Message, check_json
 from ..snapshots import Unreadable
 from ._files import Files, open_files
 from ._history_match import digest
-from ._types import Found, PortableConversation, PortableMessage, Source, SourceRecord, Waiting, not_written
+from ._types import Found, Place, PortableConversation, PortableMessage, Source, SourceRecord, Waiting, not_written
 
 Injected = Literal["context", "reminder", "command", "summary", "side-call", "hidden"]
 
@@ -213,26 +213,29 @@ def injected(message: Message, why: Injected) -> Message:
 
 
 def parts(
-    talk: PortableConversation, found: Iterable[PortableMessage | SourceRecord]
+    talk: PortableConversation, found: Iterable[PortableMessage | SourceRecord | Place]
 ) -> Iterator[PortableConversation]:
     """Cut a conversation into parts that fit into memory. `talk` describes it; at least one part comes."""
     messages: list[PortableMessage] = []
     records: list[SourceRecord] = []
+    places: list[Place] = []
     size, some = 0, False
     for one in found:
         if isinstance(one, SourceRecord):
             records.append(one)
             size += 1000
+        elif isinstance(one, Place):
+            places.append(one)
         else:
             messages.append(one)
             size += 500 + sum(
                 len(block.content) for block in one.message.blocks if isinstance(block.content, (str, bytes))
             )
         if len(messages) >= _PART_MESSAGES or size >= _PART_BYTES:
-            yield replace(talk, messages=tuple(messages), records=tuple(records))
-            messages, records, size, some = [], [], 0, True
-    if messages or records or not some:
-        yield replace(talk, messages=tuple(messages), records=tuple(records))
+            yield replace(talk, messages=tuple(messages), records=tuple(records), places=tuple(places))
+            messages, records, places, size, some = [], [], [], 0, True
+    if messages or records or places or not some:
+        yield replace(talk, messages=tuple(messages), records=tuple(records), places=tuple(places))
 
 
 def reason_of(error: HithertoError | Exception) -> str:

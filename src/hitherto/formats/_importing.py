@@ -434,6 +434,8 @@ def mark_origin(said: PortableMessage, format: str, at: int) -> Message:
     came: dict[str, object] = {"id": said.id, "format": said.format or format}
     if said.created_us not in (0, at):
         came["at"] = said.created_us
+    if said.continues is not None:
+        came["continues"] = list(said.continues)
     if extra == {}:
         came["extra"] = "empty"
     if extra and IMPORTED in extra:

@@ -5,9 +5,12 @@ the conversation here, and only for those who know the id in the file. A mark is
 that two processes that import two files of one tree agree about it, and outlives it: if the erasure ledger has the
 conversation (`_erasure.ledger`), the next import leaves it out under all of its ids. A mark of a conversation that was
 never made is the trace of a process that was killed in between, and says nothing.
+
+A file may name another one that was never here. The id of that leads to the conversation, too, as a reference: when
+the file comes, it goes into the same conversation. If that was purged before, the reference says nothing.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
 _PREFIX = "imported/"
 _ID = 16  # bytes of the id of a conversation
+_REFERENCE = b"\2"  # stands before it
 
 
 class Mark(Struct, frozen=True):
@@ -31,6 +35,7 @@ class Mark(Struct, frozen=True):
 
     conversation: bytes
     revision: int
+    is_reference: bool = False  # to a file that was not here
 
 
 class Marks:
@@ -44,21 +49,27 @@ class Marks:
         found: dict[str, Mark] = {}
         for id in ids:
             item = self._store.items.get(self._name(id))
-            if item is not None and len(item.value) >= _ID:  # a byte stood before it once
-                found[id] = Mark(self._masked(id, item.value[-_ID:]), item.revision)
+            if item is not None and len(item.value) >= _ID:  # another byte stood before it once
+                is_reference = item.value[:-_ID] == _REFERENCE
+                found[id] = Mark(self._masked(id, item.value[-_ID:]), item.revision, is_reference)
         return found
 
-    def claim(self, ids: Iterable[str], conversation: bytes, known: dict[str, Mark]) -> bool:
-        """Mark these ids as those of a conversation that is about to be made. Returns False if another process was
-        faster with one of them. `known` are the marks as they were found."""
+    def claim(
+        self, ids: Iterable[str], conversation: bytes, known: dict[str, Mark], absent: Collection[str] = ()
+    ) -> bool:
+        """Mark these ids as those of a conversation that is about to be made, and those of `absent` files as
+        references. Returns False if another process was faster with one of them. `known` are the marks as they were
+        found."""
         writes = [
             ItemWrite(
                 self._name(id),
-                self._masked(id, conversation),
+                (_REFERENCE if id in absent else b"") + self._masked(id, conversation),
                 known[id].revision if id in known else None,
             )
             for id in ids
-            if id not in known or known[id].conversation != conversation
+            if id not in known
+            or known[id].conversation != conversation
+            or (known[id].is_reference and id not in absent)
         ]
         try:
             self._write(writes)

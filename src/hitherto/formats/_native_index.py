@@ -59,6 +59,12 @@ class NativeIndex:
         if len(self._new) >= _MERGED_FROM:
             self._merge()
 
+    def renumbered(self, numbers: dict[int, int]) -> Iterator[tuple[int, int]]:
+        """Yield the records of messages that have another number now, with that number."""
+        for hash, number in (*zip(self._hashes, self._numbers, strict=True), *self._new.items()):
+            if number in numbers and self.get(hash) == number:
+                yield hash, numbers[number]
+
     def _merge(self) -> None:
         hashes, numbers = array("Q"), array("Q")
         for hash, number in _merged(zip(self._hashes, self._numbers, strict=True), sorted(self._new.items())):

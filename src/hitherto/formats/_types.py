@@ -34,6 +34,9 @@ class PortableMessage(Struct, frozen=True, kw_only=True):
     origin: str | None = None  # conversation/message it was copied from, by detach
     format: str | None = None  # of the file that gave it its id, if that is another one than this
     also: tuple[str, ...] = ()  # ids of further records of the file that it was made of; imported by identity only
+    continues: tuple[str, int] | None = (
+        None  # on a root: the file, not among these, and the line of it that it stands before
+    )
 
 
 class SourceRecord(Struct, frozen=True, kw_only=True):
@@ -50,6 +53,14 @@ class Waiting(Struct, frozen=True):
 
     name: str
     reason: str
+
+
+class Place(Struct, frozen=True):
+    """The message at which the thread of a file stands after a line. Other files may go on from there."""
+
+    file: str
+    line: int
+    message: str
 
 
 class PortablePartial(Struct, frozen=True, kw_only=True):
@@ -91,7 +102,9 @@ class PortableConversation(Struct, frozen=True, kw_only=True):
     upto: str | None = None  # the message that a snapshot ends with, by its id where it was taken
     by_id: bool = False  # the same message has the same id in every file: imported by identity (`_by_identity`)
     aliases: tuple[str, ...] = ()  # other ids that mean the same tree, such as that of the session it was forked from
+    absent: tuple[str, ...] = ()  # those of the aliases that stand for files which are not among these
     records: tuple[SourceRecord, ...] = ()  # imported by identity only
+    places: tuple[Place, ...] = ()  # imported by identity only
 
 
 Found = PortableConversation | Unreadable | Waiting  # what a reader yields

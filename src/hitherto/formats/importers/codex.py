@@ -27,7 +27,7 @@ from ...model import Message, Usage
 from ...snapshots import Unreadable
 from .._files import Files
 from .._importer import Importer, Line, chain_id, clean_text, injected, parts, storable, time_us
-from .._types import Found, PortableConversation, PortableMessage, Source, SourceRecord, Waiting
+from .._types import Found, Place, PortableConversation, PortableMessage, Source, SourceRecord, Waiting
 from ._codex_files import CodexFiles
 from ._fields import Fields, Setups, count, fields, first_text, objects, text, without
 from ._turns import title_of
@@ -102,11 +102,14 @@ class _Rollout:
         self._label = files.label(name)
         self._meta: Fields = {}
         self._aliases: dict[str, None] = {}
+        self._absent: list[str] = []  # those of files that are missing
         self._setups = Setups()
         self._model = ""
         self._path: list[tuple[str, bool]] = []
         self._link: str | None = None  # of the next message, if that is a root
         self._seed: str | None = None  # of its id, in place of its parent
+        self._continues: tuple[str, int] | None = None  # of the next message, if the file before it is missing
+        self._places: list[Place] = []  # that follow the messages which wait
         self._agent: str | None = None  # the label of a sub-agent's messages
         self._is_own = True  # False in what stands in a parent's file as well
         self._rolled_back = False
@@ -141,6 +144,7 @@ class _Rollout:
             part,
             id=thread,
             aliases=tuple(name for name in self._aliases if name != thread),
+            absent=tuple(self._absent),
             title="" if self._agent else clean_text(self._files.title(thread)) or self._title(part),
             project=clean_text(meta.get("cwd")) or None,
             metadata={name: clean_text(value) for name, value in about.items() if value},
@@ -157,15 +161,29 @@ class _Rollout:
 
     # -- the file
 
-    def _stream(self, found: Iterable[Line | Unreadable | Waiting]) -> Iterator[PortableMessage | SourceRecord]:
+    def _stream(self, found: Iterable[Line | Unreadable | Waiting]) -> Iterator[PortableMessage | SourceRecord | Place]:
+        ordinal: object = None
         for line in found:
             if not isinstance(line, Line):
                 self._problems.append(line)
-            elif not self._meta:
-                yield from self._begin(line.record)
-            else:
-                yield from self._take(line.record)
+                continue
+            before = self._path[-1:]
+            yield from self._take(line.record) if self._meta else self._begin(line.record)
+            ordinal = line.record.get("ordinal")
+            if self._path[-1:] != before:
+                self._stand_at(ordinal)
+            if not self._waiting:  # the messages of these places were given
+                yield from self._places
+                self._places.clear()
+        self._stand_at(ordinal)
         yield from self._flush()
+        yield from self._places
+
+    def _stand_at(self, ordinal: object) -> None:
+        """Note that the thread stands at its last message after this line: forks go on from there."""
+        if isinstance(ordinal, int) and self._path:
+            file = self._files.rollout_id(self._name) or _thread(self._meta)
+            self._places.append(Place(file, ordinal, self._path[-1][0]))
 
     def _begin(self, record: Fields) -> Iterator[PortableMessage | SourceRecord]:
         """Take the first line: what the rollout is, and where it goes on from."""
@@ -175,10 +193,13 @@ class _Rollout:
         if missing is not None:
             reason = f"it goes on from rollout {missing[0]:.40}, which is not among these files"
             self._problems.append(Waiting(self._label, reason))
+            self._continues = clean_text(missing[0]), missing[1]
+            self._absent = [clean_text(missing[0])]
+            if not bases:
+                self._absent += [name for name in (clean_text(text(meta.get("forked_from_id"))),) if name]
         for name, end in bases:
             yield from self._take_base(name, end)
-        if base := fields(meta.get("history_base")):
-            self._seed = f"{base.get('thread_id')}:{base.get('end_ordinal_exclusive')}"
+        self._follow_base(meta)
         self._agent = _agent_label(meta)
         self._is_own = self._agent is None or not isinstance(meta.get("subagent_history_start_ordinal"), int)
         yield self._record(
@@ -188,8 +209,10 @@ class _Rollout:
     def _take_base(self, name: str, end: int) -> Iterator[PortableMessage | SourceRecord]:
         """Follow the thread through a file that this one goes on from. What was given already is not given
         again."""
-        for line in self._files.lines(name):
-            if isinstance(line, Line) and line.record.get("type") != "session_meta":
+        for n, line in enumerate(self._files.lines(name)):
+            if isinstance(line, Line) and not n:
+                self._follow_base(fields(line.record.get("payload")))
+            elif isinstance(line, Line) and line.record.get("type") != "session_meta":
                 ordinal = line.record.get("ordinal")
                 if isinstance(ordinal, int) and ordinal >= end:
                     break
@@ -201,6 +224,12 @@ class _Rollout:
         rest = list(self._flush())
         if name not in self._files.done:
             yield from rest
+
+    def _follow_base(self, meta: Fields) -> None:
+        """Let the id of the next message name the place that a file goes on from: so it is the same without the file
+        before it."""
+        if base := fields(meta.get("history_base")):
+            self._seed = f"{base.get('thread_id')}:{base.get('end_ordinal_exclusive')}"
 
     def _note_lineage(self, meta: Fields) -> None:
         base = text(fields(meta.get("history_base")).get("thread_id"))
@@ -282,7 +311,9 @@ class _Rollout:
             main=not is_agent,
             created_us=time_us(record.get("timestamp")) or (0 if self._path else time_us(self._meta.get("timestamp"))),
             setup=self._setup() if message.role == "assistant" else 0,
+            continues=self._continues if parent is None and link is None else None,
         )
+        self._continues = None
         self._path.append((said.id, begins_turn))
         self._rolled_back = False
         return said
