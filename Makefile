@@ -47,7 +47,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup chat test gates pythons lint format bench peers frameworks test-frameworks test-programs docs site coverage wheel lock clean distclean
+.PHONY: help setup chat test gates pythons lint format bench peers frameworks test-frameworks test-programs alternatives docs site coverage wheel lock clean distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -149,6 +149,10 @@ test-frameworks: setup $(ADAPTERS:%=.tools/adapters/%/.stamp) ## Run the framewo
 
 test-programs: setup $(PROGRAMS_DONE) ## Run the programs whose files are rescued, against a provider on loopback
 	HITHERTO_PROGRAMS=.tools/programs $(PY) -m pytest -n 2 tests/programs $(ARGS)
+
+# The environments of the other programs are those of test-programs and test-frameworks.
+alternatives: setup .tools/programs/python/.stamp .tools/adapters/openai-agents/.stamp .tools/adapters/langgraph/.stamp ## Compare with llm, sessions and a checkpointer; writes docs/comparison.md
+	$(PY) -m benchmarks.alternatives --write
 
 docs: setup site ## Build the site of the documentation, and run its examples
 	$(PY) -m pytest tests/test_docs.py $(ARGS)

@@ -22,7 +22,7 @@ from hitherto.cli._main import hitherto as command_line
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 BUILT = DOCS / "_build"
-BESIDE = ("SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")  # pages at the root of the project
+BESIDE = ("SECURITY.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "CHANGELOG.md")  # pages at the root of the project
 FOR_AUTHORS = ("backend", "items", "telemetry", "testing", "textindex")  # public modules that `hitherto` does not load
 GENERATED = "From the code"  # the last part of the navigation
 

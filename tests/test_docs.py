@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import itertools
 import json
 import re
 import sqlite3
@@ -399,6 +400,35 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_every_page_is_linked_from_the_index() -> None:
     index = (DOCS / "index.md").read_text(encoding="utf-8")
     assert [page.name for page in DOCS.glob("*.md") if page.name != "index.md" and f"({page.name})" not in index] == []
+
+
+# The front page
+
+
+README = ROOT / "README.md"
+
+
+def promises() -> list[list[tuple[str, str]]]:
+    """The tests that each promise of the README links to: name and file."""
+    items = re.split(r"^\d\. ", section(README, "Five promises"), flags=re.MULTILINE)[1:]
+    return [re.findall(r"\[`(\w+)`\]\((tests/[^)]+)\)", item) for item in items]
+
+
+def test_each_promise_of_the_readme_is_linked_to_its_test_and_its_control() -> None:
+    assert [len(named) for named in promises()] == [2] * 5
+    for name, file in itertools.chain(*promises()):
+        assert re.search(rf"^def {name}\(", (ROOT / file).read_text("utf-8"), re.MULTILINE), f"{name} is not in {file}"
+
+
+def test_the_readme_is_read_in_a_few_minutes() -> None:
+    assert len(README.read_text("utf-8").split()) < 900
+
+
+def test_the_measured_rows_of_the_readme_are_those_of_the_comparison() -> None:
+    measured = section(DOCS / "comparison.md", "What is left after a bad moment").splitlines()
+    rows = [line for line in section(README, "Why not llm, SDK sessions or a checkpointer").splitlines() if "|" in line]
+    assert len(rows) > 4
+    assert [row for row in rows if row not in measured] == []
 
 
 # The code people write: the contract by example
