@@ -1,7 +1,7 @@
-"""Take the pictures of the documentation anew: python scripts/make_screens.py [NAME…]
+"""Makes docs/terminal.png: `.venv/bin/python -m scripts.make_terminal_picture`. It needs chromium.
 
-Nothing in them is drawn: the terminal is a pseudo-terminal in which real commands run, the viewer is `hitherto serve`
-in Debian's chromium. Both show the conversations of tests/support/scenes.py, which nobody has held. It needs chromium.
+Nothing in it is drawn: real commands run in a pseudo-terminal, over the conversations of `make_pictures`, and a browser
+shows what they printed.
 """
 
 import fcntl
@@ -13,17 +13,15 @@ import struct
 import sys
 import tempfile
 import termios
-from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-DOCS = ROOT / "docs"
-sys.path.insert(0, str(ROOT))
+import hitherto
+from scripts.make_pictures import Teller, ledger
+from tests.support import scenes
+from tests.support.browser import Browser, find_browser
 
-import hitherto  # noqa: E402  # the project's own folder comes first
-from tests.support import scenes  # noqa: E402
-from tests.support.browser import Browser, Page, find_browser  # noqa: E402
-from tests.support.serving import served  # noqa: E402
+PICTURE = Path(__file__).resolve().parents[1] / "docs" / "terminal.png"
 
 COLUMNS = 92
 COMMANDS = ("list", "search ruff", "log --graph {talk}")
@@ -69,14 +67,15 @@ def as_html(said: str) -> str:
     return "".join(found)
 
 
-def terminal(browser: Browser, store: Path, picture: Path) -> None:
+def show(browser: Browser, store: Path, talk: str) -> None:
+    """Run the commands, and take the picture of what they print."""
     environment = {
         "HOME": str(store.parent), "HITHERTO_STORE": str(store), "TERM": "xterm-256color", "PATH": os.environ["PATH"],
         "COLUMNS": str(COLUMNS), "PAGER": "cat", "TZ": "UTC", "LANG": "C.UTF-8",
     }  # fmt: skip
     program = str(Path(sys.executable).parent / "hitherto")
     parts = []
-    for command in (command.format(talk=newest(store)) for command in COMMANDS):
+    for command in (command.format(talk=talk) for command in COMMANDS):
         said = in_a_terminal([program, *command.split()], environment)
         parts.append(f"<b>$</b> hitherto {html.escape(command)}\n{as_html(said).rstrip()}")
     page_file = store.with_suffix(".html")
@@ -93,53 +92,25 @@ def terminal(browser: Browser, store: Path, picture: Path) -> None:
             deviceScaleFactor=1,
             mobile=False,
         )
-        page.screenshot(picture)
+        page.screenshot(PICTURE)
 
 
-def newest(store: Path) -> str:
-    """The id of the conversation that was begun last, as a list shows it."""
-    with hitherto.open(store) as opened:
-        return max(opened.conversations().items, key=lambda info: info.created_at).id[:8]
-
-
-def viewer(browser: Browser, store: Path, picture: Path) -> None:
-    """The conversation of a coding agent, with the map of its branches."""
-    with hitherto.open(store) as opened, served(opened) as address, browser.page(width=1280, height=860) as page:
-        page.open(address.door)
-        page.open(f"{address.address}/c/{opened.conversation(newest(store)).id}")
-        page.until("[...document.querySelectorAll('#side .holder')].every((part) => part.children.length)")
-        wait_for_quiet(page)
-        page.screenshot(picture)
-
-
-def wait_for_quiet(page: Page) -> None:
-    """Fonts and pictures are there, and two frames have been drawn."""
-    page.until("document.readyState === 'complete' && [...document.images].every((image) => image.complete)")
-    two_frames = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
-    page.run(f"document.fonts.ready.then(() => {two_frames})")
-
-
-PICTURES: dict[str, Callable[[Browser, Path, Path], None]] = {"terminal": terminal, "viewer": viewer}
-
-
-def main(names: list[str]) -> None:
+def main() -> None:
     path = find_browser()
     if path is None:
-        sys.exit("make_screens: there is no chromium")
+        raise SystemExit("the picture is made in a browser: apt-get install chromium")
+    teller = Teller(datetime.now(UTC) - timedelta(days=3, hours=9))
     browser = Browser(path)
     try:
-        with tempfile.TemporaryDirectory(prefix="screens-") as folder:
-            store = Path(folder) / "chats.db"
-            with hitherto.open(store) as opened:
-                scenes.long(opened, 200)
-                scenes.forked(opened)
-                scenes.coding(opened)
-            for name in names or PICTURES:
-                PICTURES[name](browser, store, DOCS / f"{name}.png")
-                print(f"docs/{name}.png")
+        with tempfile.TemporaryDirectory() as folder:
+            place = Path(folder) / "chats.db"
+            with hitherto.open(place, clock=teller.clock, maintenance=False) as store:
+                ledger(store, teller)
+                talk = scenes.coding(store)
+            show(browser, place, talk.id[:8])
     finally:
         browser.close()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
