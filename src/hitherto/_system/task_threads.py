@@ -24,8 +24,8 @@ T = TypeVar("T")
 class Threads:
     """A pool of threads, with the rule for cancelled calls."""
 
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="hitherto")
+    def __init__(self, most: int = MOST_THREADS) -> None:
+        self._pool = ThreadPoolExecutor(most, thread_name_prefix="hitherto")
         self.closed = False
 
     async def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:

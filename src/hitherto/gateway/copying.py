@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from .._http_hooks import Sent
-from .._system.task_threads import shared_threads
 from ..recorder._sdk import RecordedExchange
 from .connecting import Header
 from .decoding import CannotDecode, Decoder, open_decoder
@@ -68,7 +67,7 @@ class Copy:
         """Keep the request. Raises the error if that fails."""
         await self._endings.wait()
         try:
-            self._exchange = await shared_threads().run(self._keeper.begin, sent)
+            self._exchange = await self._keeper.threads.run(self._keeper.begin, sent)
         except Exception:
             self._is_over = True
             raise
@@ -145,7 +144,7 @@ class Copy:
     def _read_soon(self) -> None:
         self._timer = None
         if not self._is_over and self._exchange is not None:
-            shared_threads().submit(self._in_thread, self._read)
+            self._keeper.threads.submit(self._in_thread, self._read)
 
     def _in_thread(self, work: Callable[[RecordedExchange], None]) -> None:
         """Do something with the exchange, one at a time. An error is a loss."""
@@ -211,4 +210,4 @@ class Copy:
         if self._keeping is not None:
             await asyncio.wait([self._keeping])
         if not self._is_over:
-            await shared_threads().run(self._in_thread, work)
+            await self._keeper.threads.run(self._in_thread, work)

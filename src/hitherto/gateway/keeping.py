@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from .._engine.creating import build_meta
 from .._http_hooks import Sent
+from .._system.task_threads import Threads
 from ..conversation import Conversation
 from ..dialects import dialect as find_dialect
 from ..errors import HithertoError
@@ -33,6 +34,7 @@ __all__ = ["Keeper"]
 
 _MAX_USERS = 256  # whose recorders are kept ready
 _PARTIAL_SECONDS = 0.75
+_MOST_THREADS = 4  # they write; more of them would only wait for each other, and hold the thread up that passes bytes
 
 Report = Callable[[str], None]
 
@@ -44,6 +46,7 @@ class Keeper:
         self.store = store
         self._report = report
         self._project = project
+        self.threads = Threads(_MOST_THREADS)
         self._lock = threading.Lock()
         self._users: OrderedDict[str, Listening] = OrderedDict()  # the one that was heard last is at the end
         self.lost = 0  # exchanges that could not be kept
@@ -85,6 +88,7 @@ class Keeper:
             users = list(self._users.values())
         for listening in users:
             failure = _close(listening) or failure
+        self.threads.close()
         if failure is not None:
             raise failure
 
