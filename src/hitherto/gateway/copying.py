@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from .._http_hooks import Sent
 from ..recorder._sdk import RecordedExchange
@@ -23,6 +24,7 @@ _ENDINGS = (b"message_stop", b"[DONE]", b"response.completed", b"response.incomp
 _LONGEST_ENDING = max(map(len, _ENDINGS))
 _MAX_WAITING_BYTES = 256 << 20  # pieces that wait for the recorder
 _READ_SECONDS = 0.2  # from a piece to its reading; with `keeping`'s time for partials it stays below a second
+_PASSING_SECONDS = 0.05  # for the last bytes after an ending: a thread that writes would hold them up
 _ENDING_SECONDS = 5.0  # how long a request waits for the answers before it
 
 
@@ -59,6 +61,7 @@ class Copy:
         self._tail = b""  # the last bytes of the piece before, in which an ending may begin
         self._left: int | None = None  # bytes of the answer that are to come, if its length is known
         self._ending: asyncio.Task[None] | None = None
+        self._has_passed = asyncio.Event()  # all of the answer
         self._is_over = False  # nothing more is kept of this exchange
 
     # -- the request
@@ -186,7 +189,7 @@ class Copy:
 
     def _begin_ending(self) -> None:
         if self._ending is None or self._ending.done():
-            self._ending = self._finish(self._end_if_complete)
+            self._ending = self._finish(self._end_if_complete, _PASSING_SECONDS)
 
     def fail(self) -> None:
         """No answer will come."""
@@ -195,15 +198,20 @@ class Copy:
 
     def end(self) -> "asyncio.Task[None]":
         """The answer is over, complete or not: keep what has come. Returns the task that writes it."""
+        self._has_passed.set()
         return self._finish(self._read_and_end)
 
-    def _finish(self, work: Callable[[RecordedExchange], None]) -> "asyncio.Task[None]":
-        task = asyncio.create_task(self._finish_kept(work))
+    def _finish(self, work: Callable[[RecordedExchange], None], seconds: float = 0.0) -> "asyncio.Task[None]":
+        task = asyncio.create_task(self._finish_kept(work, seconds))
         self._endings.add(task)
         return task
 
-    async def _finish_kept(self, work: Callable[[RecordedExchange], None]) -> None:
-        """Wait until the request is kept, and do what is to be done in a thread."""
+    async def _finish_kept(self, work: Callable[[RecordedExchange], None], seconds: float) -> None:
+        """Do the last work in a thread, when the request is kept. Wait for the rest of the answer before, but not for
+        longer than so many seconds."""
+        with suppress(TimeoutError):
+            if seconds:
+                await asyncio.wait_for(self._has_passed.wait(), seconds)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
