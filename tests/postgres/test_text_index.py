@@ -569,14 +569,7 @@ def test_it_is_the_same_in_tables_that_are_partitioned(server: Server, admin: Co
     admin.execute("CREATE DATABASE split")
     conninfo = server.conninfo.replace("dbname=postgres", "dbname=split")
     with psycopg.connect(conninfo, autocommit=True) as connection:
-        connection.execute("CREATE SCHEMA hitherto")
-        for name, columns in {"workspace": schema._TABLES["workspace"], **word_tables.TABLES}.items():
-            connection.execute(f"CREATE TABLE hitherto.{name} ({columns}) PARTITION BY HASH (workspace_id)")
-            for n in range(3):
-                part = f"hitherto.{name}_{n} PARTITION OF hitherto.{name}"
-                connection.execute(f"CREATE TABLE {part} FOR VALUES WITH (MODULUS 3, REMAINDER {n})")
-        for statement in word_tables.INDEXES:
-            connection.execute(statement)
+        schema.migrate(connection, lambda: psycopg.connect(conninfo), create=True, partitions=3)
     ids = [workspace_id(f"split{n}") for n in range(6)]
     with ExitStack() as opened:
         for n, id in enumerate(ids):

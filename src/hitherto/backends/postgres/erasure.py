@@ -1,18 +1,24 @@
 """Erasure on a PostgreSQL server: have the bytes of removed rows left its tables?
 
 A row that is removed or replaced stays in its file, dead, until a vacuum removes it. A vacuum keeps it while any
-transaction may still see it. Each removal sets a mark (`rows.MARKED`), and `scrub` finds out whether everything before
-the mark is gone:
+transaction may still see it. The workspace's row counts removals (`rows.MARKED`), and up to which of them the bytes are
+gone. `scrub` finds that out by evidence, which begins with a look at the server that has the rows. It holds for all
+removals that were visible at that moment:
 
-- **It is invisible**: no transaction, prepared or not, no standby and no slot is as old as the mark.
-- **A vacuum has been over it since.** While the tables are small and belong to us, we do that. Otherwise the server
+- **They are invisible**: no transaction, prepared or not, no standby and no slot is older than the look.
+- **A vacuum has been over them since.** While the tables are small and belong to us, we do that. Otherwise the server
   does, in its own time, and the evidence is its count of vacuums: of every table and of every TOAST table, because
-  these are vacuumed by themselves. One that was running at the first look does not count, because it
-  may have been past the row. (The number of dead rows is an estimate, and no evidence.) A table in which nothing was
-  ever changed or removed needs no vacuum.
+  these are vacuumed by themselves. One that was running at the look does not count, because it may have been past the
+  row. (The number of dead rows is an estimate, and no evidence.) A table in which nothing was ever changed or removed
+  needs no vacuum.
+
+What a server counts, its transactions and vacuums, is compared on that server alone: evidence from another one, or from
+before its counts began anew, is dropped, and so begins again. Only the workspace's own count is part of the data.
 
 Free space, the log and backups are the administrator's: `docs/postgres.md`.
 """
+
+from typing import Any
 
 import msgspec
 import psycopg
@@ -24,31 +30,57 @@ from .connections import Bound
 _SMALL = 64 << 20  # bytes of all tables: up to that, a purge runs a vacuum of its own
 _LATE_SECONDS = 60  # until a server has counted everything
 
-_SEEN = (
-    "EXISTS (SELECT 1 FROM pg_stat_activity s WHERE s.pid <> pg_backend_pid() "
-    "AND coalesce(s.datname, current_database()) = current_database() "  # of no database: a standby
-    "AND greatest(age(s.backend_xmin), age(s.backend_xid)) >= age(w.untidy::xid)) OR "  # xid: it has written
-    "EXISTS (SELECT 1 FROM pg_prepared_xacts s WHERE s.database = current_database() "
-    "AND age(s.transaction) >= age(w.untidy::xid)) OR "
-    "EXISTS (SELECT 1 FROM pg_replication_slots s WHERE age(s.xmin) >= age(w.untidy::xid))"
+_STATE = "SELECT removals, scrubbed, untidy::text, evidence FROM hitherto.workspace WHERE workspace_id = %s"
+_NOW = (
+    "SELECT (SELECT system_identifier FROM pg_control_system()) || '/' || tableoid::bigint, "
+    "pg_snapshot_xmax(pg_current_snapshot())::text, extract(epoch FROM clock_timestamp())::bigint, "
+    "(SELECT extract(epoch FROM stats_reset)::bigint FROM pg_stat_bgwriter), "
+    "(SELECT count(*) FROM pg_stat_progress_vacuum WHERE datname = current_database()) "
+    "FROM hitherto.workspace WHERE workspace_id = %s"
 )
-# Of the tables, or the partitions that this workspace is in: how often each was vacuumed, and whether it needs to be.
-_COUNTS = f"""
-SELECT s.relid::bigint::text, s.vacuum_count + s.autovacuum_count, s.n_tup_upd + s.n_tup_del = 0
-    AND w.untidy_at < clock_timestamp() - interval '{_LATE_SECONDS} s'
-    AND w.untidy_at > (SELECT stats_reset FROM pg_stat_bgwriter)
-FROM hitherto.workspace w JOIN pg_class t ON t.oid = w.tableoid
-    JOIN pg_class c ON c.relnamespace = t.relnamespace AND c.relkind = 'r' AND c.relname <> 'migration'
-        AND substring(c.relname FROM '_[0-9]+$') IS NOT DISTINCT FROM substring(t.relname FROM '_[0-9]+$')
-    JOIN pg_stat_all_tables s ON s.relid IN (c.oid, c.reltoastrelid)
-WHERE w.workspace_id = %s
-"""
-_UNDER_WAY = "SELECT count(*) FROM pg_stat_progress_vacuum WHERE datname = current_database()"
+_OLDER = "age((%s::text::xid8)::xid)"
+_IS_SEEN = (
+    "SELECT EXISTS (SELECT 1 FROM pg_stat_activity s WHERE s.pid <> pg_backend_pid() "
+    "AND coalesce(s.datname, current_database()) = current_database() "  # of no database: a standby
+    f"AND greatest(age(s.backend_xmin), age(s.backend_xid)) > {_OLDER}) OR "  # xid: it has written
+    "EXISTS (SELECT 1 FROM pg_prepared_xacts s WHERE s.database = current_database() "
+    f"AND age(s.transaction) > {_OLDER}) OR "
+    f"EXISTS (SELECT 1 FROM pg_replication_slots s WHERE age(s.xmin) > {_OLDER}) "
+    "FROM hitherto.workspace WHERE workspace_id = %s"
+)
+# The tables, or the partitions that this workspace is in.
+_PART = (
+    "SELECT coalesce(substring(c.relname FROM '_[0-9]+$'), '') FROM hitherto.workspace w "
+    "JOIN pg_class c ON c.oid = w.tableoid WHERE w.workspace_id = %s"
+)
+_COUNTS = (
+    "SELECT (SELECT json_object_agg(s.relid::bigint, json_build_array(s.vacuum_count + s.autovacuum_count, "
+    "s.n_tup_upd + s.n_tup_del)) FROM pg_class c JOIN pg_stat_all_tables s ON s.relid IN (c.oid, c.reltoastrelid) "
+    "WHERE c.relnamespace = 'hitherto'::regnamespace AND c.relname = ANY(%s::text[])) "
+    "FROM hitherto.workspace WHERE workspace_id = %s"
+)
+_KEEP = "UPDATE hitherto.workspace SET evidence = %s WHERE workspace_id = %s RETURNING 1"
+_SETTLE = (
+    "UPDATE hitherto.workspace SET scrubbed = %s, evidence = NULL, "
+    "untidy = CASE WHEN untidy::text = %s THEN NULL ELSE untidy END "
+    "WHERE workspace_id = %s AND evidence = %s RETURNING 1"
+)
 _IS_SMALL = (
     "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0) <= %s "
     "AND coalesce(bool_and(pg_has_role(c.relowner, 'USAGE')), false) FROM pg_class c "
     "WHERE c.relnamespace = 'hitherto'::regnamespace AND c.relkind = 'r'"
 )
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """A look at the server, for the removals up to that moment."""
+
+    removals: int
+    untidy: str | None  # the last removal by a process of the first format, which writes its transaction
+    place: str  # the server and the table
+    horizon: str  # the first transaction after the look
+    at: int  # when, in seconds
+    wanted: dict[str, int]  # the count of vacuums that each table has to reach
 
 
 class Eraser:
@@ -62,32 +94,57 @@ class Eraser:
         return self._bound.do(self._scrub, bound=True)
 
     def is_scrubbed(self) -> bool:
-        query = "SELECT untidy IS NULL FROM hitherto.workspace WHERE workspace_id = %s"
+        query = "SELECT removals = scrubbed AND untidy IS NULL FROM hitherto.workspace WHERE workspace_id = %s"
         found = self._bound.do(lambda connection: connection.execute(query, (self._w,)).fetchall())
         return not found or bool(found[0][0])
 
     def _scrub(self, connection: Connection) -> bool:
-        query = f"SELECT untidy::text, awaited, {_SEEN} FROM hitherto.workspace w WHERE workspace_id = %s"
-        found = self._rows(connection, query, (self._w,))
-        if not found or found[0][0] is None:
-            return True
-        [(untidy, awaited, seen)] = found
-        # Who still sees it while it is vacuumed keeps it there, and may be gone by the time that we look again.
-        if seen or not (self._vacuum(connection) or self._was_vacuumed(connection, untidy, awaited)):
-            return False
-        query = (
-            "UPDATE hitherto.workspace w SET untidy = NULL, untidy_at = NULL, awaited = NULL WHERE workspace_id = %s "
-            f"AND untidy = %s::xid8 AND NOT ({_SEEN}) RETURNING 1"
-        )
-        return bool(self._rows(connection, query, (self._w, untidy)))
+        state = self._rows(connection, _STATE, (self._w,))
+        for _ in range(2):  # the evidence may be about earlier removals alone
+            if state and not _is_settled(state[0]):
+                if not self._settle(connection, state[0]):
+                    return False
+                state = self._rows(connection, _STATE, (self._w,))
+        return not state or _is_settled(state[0])
 
-    def _rows(self, connection: Connection, query: str, values: tuple[object, ...]) -> list[tuple[object, ...]]:
+    def _settle(self, connection: Connection, state: tuple[Any, ...]) -> bool:
+        """Find out whether the removals of the last look are gone, and note it. Without evidence this is the look."""
+        removals, _, untidy, kept = state
+        [(place, horizon, now, counting_since, under_way)] = self._rows(connection, _NOW, (self._w,))
+        counts = self._counts(connection)
+        evidence = None if kept is None else msgspec.json.decode(bytes(kept), type=Evidence)
+        if evidence is None or not _holds(evidence, place, counts):
+            wanted = {table: vacuums + 1 + under_way for table, (vacuums, _) in counts.items()}
+            evidence = Evidence(removals, untidy, place, horizon, now, wanted)
+            self._rows(connection, _KEEP, (msgspec.json.encode(evidence), self._w))
+        # Who still sees it while it is vacuumed keeps it there, and may be gone by the time that we look again.
+        if self._is_seen(connection, evidence.horizon):
+            return False
+        is_counted = (counting_since or 0) < evidence.at <= now - _LATE_SECONDS
+        if not (self._vacuum(connection) or _was_vacuumed(evidence, counts, is_counted=is_counted)):
+            return False
+        if self._is_seen(connection, evidence.horizon):
+            return False
+        values = (evidence.removals, evidence.untidy, self._w, msgspec.json.encode(evidence))
+        return bool(self._rows(connection, _SETTLE, values))
+
+    def _rows(self, connection: Connection, query: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
         """A statement by itself, bound: a vacuum is part of no transaction, so that nothing around it is."""
         if not self._bound.shared.address.by_transaction:
             return connection.execute(query, values).fetchall()
         with connection.transaction():
             self._bound.bind(connection)
             return connection.execute(query, values).fetchall()
+
+    def _is_seen(self, connection: Connection, horizon: str) -> bool:
+        """Tell whether a transaction from before the look may see removed rows."""
+        return bool(self._rows(connection, _IS_SEEN, (horizon, horizon, horizon, self._w))[0][0])
+
+    def _counts(self, connection: Connection) -> dict[str, tuple[int, int]]:
+        """Return for each table how often it was vacuumed, and how many of its rows were ever changed or removed."""
+        [(part,)] = self._rows(connection, _PART, (self._w,))
+        tables = [f"{table}{part}" for table in schema.TABLES]
+        return msgspec.convert(self._rows(connection, _COUNTS, (tables, self._w))[0][0], dict[str, tuple[int, int]])
 
     def _vacuum(self, connection: Connection) -> bool:
         if self._bound.shared.address.by_transaction:
@@ -102,19 +159,24 @@ class Eraser:
                 done = False  # VACUUM itself needs a little space; another table may return some
         return done
 
-    def _was_vacuumed(self, connection: Connection, untidy: object, awaited: object) -> bool:
-        """Tell whether the server has vacuumed all tables since the mark. The first look notes the awaited counts."""
-        counts: dict[str, tuple[int, bool]] = {
-            str(table): (int(str(count)), bool(untouched))
-            for table, count, untouched in self._rows(connection, _COUNTS, (self._w,))
-        }
-        wanted = msgspec.json.decode(awaited, type=dict[str, int]) if isinstance(awaited, bytes) else {}
-        known = all(table in wanted and count >= wanted[table] - 2 for table, (count, _) in counts.items())
-        if not known:  # the first look, or the server's counts restarted after a crash
-            under_way = bool(self._rows(connection, _UNDER_WAY, ())[0][0])
-            wanted = {table: count + 1 + under_way for table, (count, _) in counts.items()}
-            query = (
-                "UPDATE hitherto.workspace SET awaited = %s WHERE workspace_id = %s AND untidy = %s::xid8 RETURNING 1"
-            )
-            self._rows(connection, query, (msgspec.json.encode(wanted), self._w, untidy))
-        return all(untouched or count >= wanted[table] for table, (count, untouched) in counts.items())
+
+def _is_settled(state: tuple[Any, ...]) -> bool:
+    removals, scrubbed, untidy, _ = state
+    return bool(removals == scrubbed and untidy is None)
+
+
+def _holds(evidence: Evidence, place: str, counts: dict[str, tuple[int, int]]) -> bool:
+    """Tell whether the evidence is about this server, and its counts have only grown since."""
+    wanted = evidence.wanted
+    return evidence.place == place and all(
+        table in wanted and vacuums >= wanted[table] - 2 for table, (vacuums, _) in counts.items()
+    )
+
+
+def _was_vacuumed(evidence: Evidence, counts: dict[str, tuple[int, int]], *, is_counted: bool) -> bool:
+    """Tell whether the server has vacuumed all tables since the look. `is_counted`: what was changed before it is in
+    its counts."""
+    return all(
+        vacuums >= evidence.wanted[table] or (is_counted and not changed)
+        for table, (vacuums, changed) in counts.items()
+    )

@@ -20,7 +20,7 @@ _FIXED = ("id", "kind", "key", "created_at")  # of a conversation, unless a chan
 MUTABLE = tuple(name for name in CONVERSATION.split(", ") if name not in _FIXED)
 
 # The mark of a workspace in which a row was removed or replaced: see `erasure`.
-MARKED = "untidy = pg_current_xact_id(), untidy_at = clock_timestamp(), awaited = NULL"
+MARKED = "removals = removals + 1"
 MARK = f"UPDATE hitherto.workspace SET {MARKED} WHERE workspace_id = %s"
 
 _MINUTE = 60_000_000  # microseconds
