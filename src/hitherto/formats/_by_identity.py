@@ -156,8 +156,8 @@ class IdentityImport:
             return mine, True, False, frozenset(name for name, id in leads.items() if id != mine and id in there)
         if any(id in refused for name, id in leads.items() if name not in references):
             return own, False, True, frozenset()
-        claimed = (leads[name] for name in names if name not in references or leads[name] not in purged)
-        return next(claimed, own), False, False, frozenset()
+        marked = (name for name in names if name in known and (name not in references or leads[name] not in purged))
+        return next((leads[name] for name in marked), own), False, False, frozenset()
 
     # -- writing
 
