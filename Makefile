@@ -1,6 +1,6 @@
 # Any Python 3.11 or newer: make setup PYTHON=python3.13
 PYTHON ?= python3
-# Extra arguments for chat, test, bench, coverage, docs and lock: make test ARGS="-k fork -x"
+# Extra arguments for chat, test, bench, coverage, docs, release-check and lock: make test ARGS="-k fork -x"
 ARGS ?=
 
 # What Python has compiled is kept, whatever the environment says: the tests start hundreds of processes, and each would
@@ -29,6 +29,9 @@ AZURITE_DONE := .tools/azurite/.stamp-$(AZURITE)
 # Sphinx, for the documentation, in an environment of its own.
 DOCS_DONE := .tools/docs/.stamp
 
+# Checks what would be uploaded, and lists what is in it.
+RELEASE_DONE := .tools/release/.stamp
+
 # Who is measured beside hitherto, in an environment of their own.
 PEERS_DONE := .tools/peers/.stamp
 
@@ -47,7 +50,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup chat test gates pythons lint format bench peers frameworks test-frameworks test-programs alternatives docs site coverage wheel lock clean distclean
+.PHONY: help setup chat test gates pythons lint format bench peers frameworks test-frameworks test-programs alternatives docs site coverage wheel release-check lock clean distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -169,6 +172,9 @@ coverage: setup ## Run the tests and report what they cover
 wheel: setup ## Build a wheel into dist/
 	$(PY) -m build --wheel --no-isolation --outdir dist .
 
+release-check: setup $(RELEASE_DONE) ## Do everything of a release but the upload (ARGS=--final on the day itself)
+	@$(PY) scripts/release_check.py $(UV) $(ARGS)
+
 # Pins are kept where they still fit; move them on with: make lock ARGS=--upgrade
 COMPILE = $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
@@ -181,6 +187,7 @@ lock: $(UV_READY) ## Pin requirements/*.in into requirements/*.txt (ARGS=--upgra
 	$(COMPILE) $(ARGS) requirements/frameworks-current.in --output-file requirements/frameworks-current.txt
 	$(COMPILE) $(ARGS) requirements/frameworks-earlier.in --output-file requirements/frameworks-earlier.txt
 	$(COMPILE) $(ARGS) requirements/docs.in --output-file requirements/docs.txt
+	$(COMPILE) $(ARGS) requirements/release.in --output-file requirements/release.txt
 	$(COMPILE) $(ARGS) requirements/programs.in --output-file requirements/programs.txt
 	$(foreach one,$(wildcard requirements/adapter-*.in),$(COMPILE) $(ARGS) $(one) --output-file $(one:.in=.txt) &&) true
 
@@ -235,6 +242,13 @@ $(DOCS_DONE): requirements/docs.txt pyproject.toml | $(UV_READY)
 	@$(UV) venv --quiet --clear --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" .tools/docs
 	@$(UV) pip sync --quiet --python .tools/docs/bin/python --require-hashes requirements/docs.txt
 	@echo "$$(pwd -P)/src" > "$$(.tools/docs/bin/python -c 'import site; print(site.getsitepackages()[0])')/hitherto.pth"
+	@touch $@
+
+$(RELEASE_DONE): requirements/release.txt | $(UV_READY)
+	@$(CHECK_PYTHON)
+	@echo "setup: installing requirements/release.txt into .tools/release, hashes checked" >&2
+	@$(UV) venv --quiet --clear --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" .tools/release
+	@$(UV) pip sync --quiet --python .tools/release/bin/python --require-hashes requirements/release.txt
 	@touch $@
 
 .tools/frameworks/%/.stamp: requirements/frameworks-%.txt | $(UV_READY)

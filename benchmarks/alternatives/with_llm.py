@@ -24,11 +24,10 @@ class _Scripted(llm.Model):
     def __init__(self, model: Model, arguments: str | None = None) -> None:
         self._model, self._arguments = model, arguments
 
-    def execute(self, *given: Any) -> Any:
+    def execute(self, _: Any, response: Any, **__: Any) -> Any:
         if self._arguments is None:
             yield self._model()
         else:
-            response = given[2]
             response.add_tool_call(llm.ToolCall(name="look", arguments={"at": self._arguments}, tool_call_id="call_1"))
 
 
