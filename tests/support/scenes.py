@@ -7,12 +7,48 @@ import zlib
 
 import hitherto
 from hitherto import Block, Conversation, Message, Store
-from hitherto.model import Usage
+from hitherto.model import Saved, Usage
 
 HOSTILE = (
     "<script>alert(1)</script><img src=x onerror=alert(2)><svg onload=alert(3)><iframe src='https://evil.example'></iframe>"
     "[click](javascript:alert(4)) [data](data:text/html;base64,PHNjcmlwdD4=) ![p](https://evil.example/p.png) "
     "<a href='javascript:alert(5)'>x</a> \"onmouseover=\"alert(6) '><b>\u202egnp.exe {{7*7}} </textarea></style>"
+)
+
+
+HOSTILE_MARKDOWN = """\
+[tab](java\tscript:alert(20)) [entity](&#106;avascript:alert(21)) [case](JaVaScRiPt:alert(22)) [vb](vbscript:alert(23))
+[scheme](//evil.example/x) <javascript:alert(24)> [file](file:///etc/passwd) [blob](blob:https://evil.example/1) [ref][evil]
+[title](https://evil.example "x\\" onmouseover=alert(25)") ![i](data:image/svg+xml;base64,PHN2ZyBvbmxvYWQ9YWxlcnQoMSkvPg==)
+![p](https://evil.example/p.png) [![nested](https://evil.example/n.png)](https://evil.example/) https://evil.example/"onx="
+
+[evil]: javascript:alert(26) "x"
+
+```js" onload="alert(27)
+</code></pre><script>alert(28)</script>
+```
+
+| <svg onload=alert(29)> | `</code><script>alert(30)</script>` |
+|:-:|---|
+| <style>*{background:url(https://evil.example/c.png)}</style> | <link rel=stylesheet href=https://evil.example/s.css> |
+
+<!-- --><math><mi//xlink:href="data:x,<script>alert(31)</script>"> &lt;script&gt;alert(32)&lt;/script&gt; \u2066a\u202eb
+<meta http-equiv=refresh content="0;url=https://evil.example/"><base href=https://evil.example/><form action=//evil.example>
+"""
+HOSTILE_ARGUMENTS: tuple[dict[str, object], ...] = (
+    {"command": [HOSTILE, "-c", HOSTILE], "description": HOSTILE},
+    {"file_path": HOSTILE, "old_string": HOSTILE, "new_string": f"{HOSTILE}\n</pre><script>alert(40)</script>"},
+    {"file_path": HOSTILE, "content": HOSTILE, "offset": HOSTILE, "limit": -1},
+    {"todos": [{"content": HOSTILE, "status": HOSTILE}, {HOSTILE: HOSTILE}, HOSTILE]},
+    {"pattern": HOSTILE, "path": HOSTILE, HOSTILE[:40]: [HOSTILE, {"x": HOSTILE}]},
+    {"url": "javascript:alert(41)", "query": HOSTILE, "prompt": HOSTILE},
+)
+HOSTILE_DATA = (
+    "data:image/svg+xml;base64,PHN2ZyB4bWxucz0naHR0cDovL3d3dy53My5vcmcvMjAwMC9zdmcnIG9ubG9hZD0nYWxlcnQoNTApJy8+",
+    "data:text/html;base64,PHNjcmlwdD5hbGVydCg1MSk8L3NjcmlwdD4=",
+    "data:image/png;base64,PHNjcmlwdD5hbGVydCg1Mik8L3NjcmlwdD4=",
+    "data:image/png,<script>alert(53)</script>",
+    "javascript:alert(54)",
 )
 
 
@@ -263,7 +299,32 @@ def hostile(store: Store) -> Conversation:
     talk.append(Message.tool_result("x", HOSTILE))
     talk.append(Message(HOSTILE[:60], (Block.text(HOSTILE),)))
     talk.append(Message.assistant("a\u0000b \ud7ff end"))
-    return talk
+    calls = [Block.tool_call(f"{HOSTILE[:30]}{n}", HOSTILE[:80], given) for n, given in enumerate(HOSTILE_ARGUMENTS)]
+    call = talk.append(
+        Message.assistant(
+            [Block.text(HOSTILE_MARKDOWN), *calls],
+            extra={"model": HOSTILE[:80], "imported": {"id": HOSTILE, "format": HOSTILE[:80]}},
+            usage=Usage(7, 3),
+        )
+    )
+    talk.append(Message.tool_result(calls[0].id or "", HOSTILE, error=True, label=HOSTILE[:50]))
+    for n, address in enumerate(HOSTILE_DATA, 1):
+        result = Block("content", address, "image", HOSTILE[:40], calls[n].id)
+        talk.append(Message("tool_result", (result,)))
+    agent = talk.subagent(HOSTILE[:40].replace(":", " "), "run", call=call.id)
+    agent.append(Message.user(HOSTILE))
+    side = talk.fork(at=call.id)
+    side.append(Message.user(HOSTILE, label=HOSTILE[:50]))
+    main = store.conversation(talk.id)
+    main.compact(HOSTILE)
+    main.append(Message.user(HOSTILE))
+    return main
+
+
+def with_media(store: Store, talk: Conversation) -> list[Saved]:
+    """The messages of a conversation, on all branches, that hold binary content or an address of it."""
+    found = store.messages(conversation=talk.id, newest_first=False)
+    return [one for one in found if any(isinstance(b.content, bytes) or b.modality != "text" for b in one.blocks)]
 
 
 def everything(path: str, **how: object) -> None:

@@ -60,29 +60,65 @@ def opened(page: Page, viewer: Served, path: str) -> None:
 
 def test_nothing_hostile_runs_or_loads(store: Store, viewer: Served, page: Page) -> None:
     talk = scenes.hostile(store)
-    kept = talk.thread()[1]
+    said = list(store.messages(conversation=talk.id, newest_first=False))
+    ends = [branch.id for branch in talk.branches()]
     page.requests.clear()
     for path in (
         "/",
-        f"/c/{talk.id}",
-        f"/c/{talk.id}/map",
+        "/?model=%3Cscript%3Ealert(1)%3C/script%3E&project=javascript:alert(1)",
+        "/usage",
+        "/retention",
         "/search?q=script",
+        "/search?q=%22%3E%3Cscript%3Ealert(1)%3C/script%3E",
+        f"/c/{said[0].id}",
+        *(f"/c/{talk.id}/m/{end}" for end in ends),
+        f"/c/{talk.id}/map",
+        f"/c/{talk.id}/compare?left={ends[0]}&right={ends[-1]}",
         f"/c/{talk.id}/edit",
+        f"/c/{talk.id}/delete",
+        f"/c/{talk.id}/m/{ends[0]}/label",
+        f"/c/{talk.id}/m/{said[1].id}/delete",
+        f"/c/{talk.id}/m/{said[1].id}/text?block=0",
         f"/c/{talk.id}/export",
     ):
         opened(page, viewer, path)
-        page.run("for (const one of document.querySelectorAll('details')) one.open = true")
-        page.run(
-            "for (const one of document.querySelectorAll('article *')) one.dispatchEvent(new MouseEvent('mouseover'))"
-        )
-        assert page.run("[...document.querySelectorAll('iframe, object, embed, [onclick], [onerror]')].length") == 0
-    for place, _ in enumerate(kept.blocks):
-        page.open(f"{viewer.address}/c/{talk.id}/m/{kept.id}/media/{place}?keep=")
-        page.run("1")
+        stir(page)
+    for kept in scenes.with_media(store, talk):
+        for place, _ in enumerate(kept.blocks):
+            page.open(f"{viewer.address}/c/{talk.id}/m/{kept.id}/media/{place}?keep=")
+            page.run("1")
     assert page.dialogs == []
     assert {one for one in page.requests if not one.startswith((viewer.address, "data:"))} == set()
     # What the browser draws around a picture of its own is stopped by the policy of the file.
     assert [one for one in page.complaints if "404" not in one and "/media/" not in one] == []
+
+
+def stir(page: Page) -> None:
+    """Unfold everything, move over everything, and look for what could run or lead somewhere it should not."""
+    page.run("for (const one of document.querySelectorAll('details')) one.open = true")
+    page.run("for (const one of document.querySelectorAll('main *')) one.dispatchEvent(new MouseEvent('mouseover'))")
+    assert page.run("document.querySelectorAll('iframe, object, embed, base, main script, main style').length") == 0
+    attributes = "[...document.querySelectorAll('*')].flatMap((one) => one.getAttributeNames())"
+    assert page.run(f"{attributes}.filter((name) => name.startsWith('on') || name === 'style')") == []
+    assert set(page.run("[...document.links].map((one) => one.protocol)")) <= {"http:", "https:", "file:"}
+    forms = "[...document.forms].map((one) => new URL(one.getAttribute('action'), location).host !== location.host)"
+    assert not any(page.run(forms))
+
+
+def test_nothing_hostile_runs_or_loads_in_an_exported_page(store: Store, browser: Browser, tmp_path: Path) -> None:
+    scenes.hostile(store)
+    file = tmp_path / "page.html"
+    hitherto.formats.save(store, file, format="html")
+    with browser.page() as page:
+        page.open(file.as_uri())
+        assert page.run("document.querySelectorAll('article').length") > 8
+        stir(page)
+        assert page.run("location.href") == file.as_uri()
+        assert page.dialogs == page.complaints == []
+        assert {one for one in page.requests if one != file.as_uri() and not one.startswith("data:image/")} == set()
+        page.run("fetch('https://evil.example/').catch(() => 1)")  # the control: it would be heard
+        page.run("new Promise((done) => setTimeout(done, 100))")
+        assert page.complaints
 
 
 def test_a_script_that_came_through_would_be_stopped(store: Store, viewer: Served, page: Page) -> None:

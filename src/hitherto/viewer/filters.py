@@ -63,7 +63,7 @@ class Wanted(NamedTuple):
             self.model.casefold() in (card.model or "").casefold()
             and self.source.casefold() in (card.source or "").casefold()
             and not self.is_past(card)
-            and (until is None or card.active_at is None or card.active_at < until + timedelta(days=1))
+            and (until is None or card.active_at is None or card.active_at - timedelta(days=1) < until)
             and (not self.forked or card.branches > 1)
             and (not self.held or card.retention.held)
         )
