@@ -15,6 +15,7 @@ import pytest
 
 import hitherto
 import hitherto.chat
+import hitherto.erasures
 import hitherto.formats
 import hitherto.snapshots
 from hitherto import Message
@@ -160,12 +161,13 @@ def test_a_failing_example_is_noticed_and_a_marked_one_is_not_run(tmp_path: Path
 
 
 MODULES = (hitherto, *(getattr(hitherto, name) for name in hitherto._MODULES))
-FUNCTIONS = {name for name in hitherto.formats.__all__ if inspect.isfunction(getattr(hitherto.formats, name))}
+WITH_THEIR_MODULE = (hitherto.formats, hitherto.erasures)  # functions of these are called by two names
 
 
 def called(module: ModuleType, name: str) -> str:
     """As people write it: what only has a name together with its module is named with it."""
-    return f"formats.{name}" if module is hitherto.formats and name in FUNCTIONS else name
+    is_named = module in WITH_THEIR_MODULE and inspect.isfunction(getattr(module, name))
+    return f"{module.__name__.removeprefix('hitherto.')}.{name}" if is_named else name
 
 
 PUBLIC: dict[str, object] = {called(m, name): getattr(m, name) for m in MODULES for name in m.__all__}

@@ -95,8 +95,9 @@ _HOMES = {
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 _MODULES = (
-    *("aio", "attachment", "chat", "conversation", "copying", "errors", "events", "formats", "keys", "listing"),
+    *("aio", "attachment", "chat", "conversation", "copying", "erasures", "errors", "events", "formats", "keys"),
     *(
+        "listing",
         "model",
         "recorder",
         "records",

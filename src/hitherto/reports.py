@@ -24,6 +24,7 @@ __all__ = [
     "PurgeTarget",
     "RecoverySnapshot",
     "Repair",
+    "Replay",
     "RotationProgress",
     "RotationReport",
     "SetupChange",
@@ -226,6 +227,14 @@ class PurgeReport(Struct, frozen=True):
     failures: tuple[PurgeFailure, ...] = ()
     scrub_pending: bool = False  # a reader delays the removal of the last bytes from the files; `scrub` finishes it
     purged: tuple[str, ...] = ()  # ids: of conversations, and of messages that were in quarantine
+
+
+class Replay(Struct, frozen=True):
+    """The result of replaying the erasure ledger."""
+
+    purge: PurgeReport  # of the conversations that had come back
+    entries: int = 0  # in the file
+    added: int = 0  # of them, those that the ledger of the store did not have
 
 
 class RotationProgress(Struct, frozen=True):

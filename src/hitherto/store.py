@@ -109,7 +109,7 @@ class Store:
         self._close_report: CloseReport | None = None
         self._closing_lock = threading.RLock()
         engine.background.watch()
-        if maintenance and not backend.is_scrubbed():  # a process was killed, or closed before its purge was complete
+        if maintenance and (engine.workspace.meta.replaying or not backend.is_scrubbed()):  # a process was killed
             engine.background.ask()
 
     def __enter__(self) -> "Store":

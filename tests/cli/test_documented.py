@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from hitherto import Message, formats
+from hitherto import Message, erasures, formats
 from hitherto.cli import _main
 
 from ..support.command import World
@@ -101,6 +101,9 @@ JSON = {  # what is typed for each command that has --json, in a folder with one
     "verify": (),
     "doctor": (),
     "purge": ("@", "--yes"),
+    "erasures list": (),
+    "erasures keep": ("ledger",),
+    "erasures replay": ("ledger", "--yes"),
     "retention show": (),
     "retention run": ("--days", "7", "--yes"),
     "quarantine list": (),
@@ -131,6 +134,8 @@ def test_every_field_of_the_json_is_documented(name: str, world: World) -> None:
         talk.fork(first.id).append(Message.assistant("It depends."))
         formats.save(store, world.here / "said.jsonl")
         store.backup(world.here / "kept.db")
+        store.purge(store.start().id, reason="user-requested")
+        erasures.keep(store, world.here / "ledger")
     given = [word.format(first=first.id, store=world.place) for word in JSON[name]]
     done = world.command(*name.split(), *given, "--json")
     assert done.returncode == 0, done.stderr

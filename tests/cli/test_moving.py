@@ -464,7 +464,8 @@ def test_restore_brings_a_store_back_and_leaves_the_backup_alone(world: World) -
     world.place.parent.rmdir()
     before = (world.here / "b.db").read_bytes()
     done = world.command("restore", "b.db")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.startswith("what was purged after the backup is back: no erasure ledger was asked")
     assert world.place.stat().st_mode & 0o777 == 0o600
     assert os.listdir(world.place.parent) == ["chats.db"]
     assert counts(world.place) == [2, 2, 2]
@@ -640,7 +641,10 @@ def test_a_damaged_store_is_replaced_by_its_backup(world: World) -> None:
     fill(world, 1)
     world.command("backup", "b.db")
     world.place.write_bytes(b"damaged" * 1000)
-    assert world.command("restore", "b.db", "--replace", "--yes").returncode == 0
+    done = world.command("restore", "b.db", "--replace", "--yes")  # what was purged since cannot be told
+    assert (done.returncode, "--even-purged" in done.stderr) == (1, True)
+    assert world.place.read_bytes() == b"damaged" * 1000
+    assert world.command("restore", "b.db", "--replace", "--yes", "--even-purged").returncode == 0
     assert counts(world.place) == [2]
     [kept] = world.place.parent.glob("*.replaced-*")
     assert kept.read_bytes() == b"damaged" * 1000

@@ -24,6 +24,7 @@ from ..ids import parse_conversation_id, show_conversation_id
 from ..listing import pages
 from ..model import encodable, to_datetime
 from ..reports import PurgePlan, PurgeReport, PurgeTarget
+from .purging import check_reason
 from .purging_many import purge_many
 
 if TYPE_CHECKING:
@@ -138,6 +139,7 @@ def _read_if_matching(engine: "Engine", selectors: Selectors, row: ConversationR
 
 def purge_matching(engine: "Engine", given: Given, reason: str, progress: Progress | None) -> PurgeReport:
     """Purge all that match, as `Store.purge_matching` documents."""
+    check_reason(reason)
     selectors = check_selectors(engine, given)
 
     def batches() -> Iterator[list[bytes]]:
@@ -154,6 +156,7 @@ def purge_matching(engine: "Engine", given: Given, reason: str, progress: Progre
 
 def carry_out(engine: "Engine", found: PurgePlan, given: Given, reason: str, progress: Progress | None) -> PurgeReport:
     """Purge the conversations of a plan that still match, and no others."""
+    check_reason(reason)
     selectors = check_selectors(engine, given)
     ids = [parse_conversation_id(target.conversation) for target in found.targets]
     return purge_many(engine, reason, _in_batches(ids, progress), _check(selectors))

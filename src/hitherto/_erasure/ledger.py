@@ -88,15 +88,19 @@ def entering(engine: "Engine", account: Account) -> Callable[[ConversationRow, C
 
 
 def put(engine: "Engine", entered: dict[bytes, Erasure]) -> tuple[Change, ...]:
-    """Return the changes that write these entries. The marks of those that are there are kept."""
+    """Return the changes that write these entries, as far as their marks are new. Those that are there are kept."""
     there = {row.id: row for row in engine.backend.lookup(ids=list(entered))}
-    return tuple(_entry(engine, id, erasure, there.get(id)) for id, erasure in entered.items())
+    found = (_entry(engine, id, erasure, there.get(id)) for id, erasure in entered.items())
+    return tuple(change for change in found if change is not None)
 
 
-def _entry(engine: "Engine", id: bytes, erasure: Erasure, there: ConversationRow | None) -> Change:
+def _entry(engine: "Engine", id: bytes, erasure: Erasure, there: ConversationRow | None) -> Change | None:
     row = new_row(engine.codec, id, ERASED, None, erasure.at)
     if there is not None:
-        erasure = replace(erasure, marks=tuple(dict.fromkeys((*_marks(engine, there), *erasure.marks))))
+        known = _marks(engine, there)
+        if set(erasure.marks) <= set(known):
+            return None
+        erasure = replace(erasure, marks=tuple(dict.fromkeys((*known, *erasure.marks))))
         row = replace(row, version=there.version + 1, created_at=there.created_at)
     envelope = engine.codec.first_envelope(row)
     row = add_description(envelope, row, envelope.close(meta_place(id), encode(Meta(erased=erasure))))

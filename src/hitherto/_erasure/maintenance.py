@@ -64,6 +64,7 @@ def maintain(
     engine.quota.look_at_disk()
     rotated = _rotate_on(engine, deadline)
     _purge_old_quarantine(engine)
+    _replay_on(engine)
     try:
         packed, all_packed = _pack_all(engine, deadline, before, tell)
     except StorageFull:  # packing needs space before it frees some; the steps below free some
@@ -100,6 +101,15 @@ def _rotate_on(engine: "Engine", deadline: float) -> bool:
         engine.is_rotation_stuck = True  # until the store is opened again, or `rotate` is called
         warn(f"{len(did.failures)} conversations cannot be brought under the new key; verify() tells more")
     return did.complete or bool(did.failures)
+
+
+def _replay_on(engine: "Engine") -> None:
+    """Finish a replay of the erasure ledger whose process was killed."""
+    if engine.workspace.meta.replaying:
+        from .replaying import go_on  # noqa: PLC0415  # rare
+
+        for failure in go_on(engine).failures:
+            warn(f"what was erased is back, and cannot be purged: conversation {failure.id}: {failure.error}")
 
 
 def _purge_old_quarantine(engine: "Engine") -> None:

@@ -13,7 +13,6 @@ from ..errors import Damaged, NotFound
 from ..model import to_datetime
 from ..reports import PurgeReport
 from ..retention import SweepReport
-from .purging import check_reason
 from .sweep import Sweep
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ Check = Callable[["Engine", ConversationRow], bool]
 def purge_many(engine: "Engine", reason: str, batches: Iterable[Sequence[bytes]], check: Check) -> PurgeReport:
     """Purge these conversations, batch by batch. `check` says of a row whether it is meant, and reads it as it is
     destroyed; an error that it raises is a failure of this conversation."""
-    check_reason(reason)
     engine.ensure_removable()
     job = _ManyPurges(engine, reason, check)
     with job.under_way():

@@ -45,15 +45,30 @@ def backup(place: Place, file: str, as_json: bool) -> None:
 @click.option("--replace", is_flag=True, help="Replace an existing store; it is kept beside it, under another name.")
 @without_asking
 @click.option("--no-verify", is_flag=True, help="Do not check first that the backup is sound.")
+@click.option("--erasures", metavar="FILE", help="The erasure ledger: what is in it is purged from the restored store.")
+@click.option("--even-purged", is_flag=True, help="Also what was purged since the backup, which goes again otherwise.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @with_place
-def restore(place: Place, file: str, replace: bool, yes: bool, no_verify: bool, as_json: bool) -> int:
+def restore(
+    place: Place,
+    file: str,
+    replace: bool,
+    yes: bool,
+    no_verify: bool,
+    erasures: str | None,
+    even_purged: bool,
+    as_json: bool,
+) -> int:
     """Make the store again from a backup. The backup itself is not touched, and stays.
 
     The backup is checked first, with its key if it is sealed; if it is not sound, nothing is done, and the exit code is
     7. A store that is there is left alone, unless --replace is given; no process may have it open then.
+
+    The erasure ledger of the store that is replaced, and that of --erasures FILE (by hitherto erasures keep), say what
+    was purged since the backup. It is purged again before the store takes its place.
     """
     from ..backends.sqlite.file_swap import put_in_place  # noqa: PLC0415  # help needs none
+    from ._restored import erase_again  # noqa: PLC0415  # help needs none
 
     path = _restore_path(place, file, replace=replace)
     there = os.path.lexists(path)
@@ -66,6 +81,7 @@ def restore(place: Place, file: str, replace: bool, yes: bool, no_verify: bool, 
         new = f"{path}.restored-{os.urandom(4).hex()}"
         try:
             store.backup(new)
+            again = erase_again(new, place, path if there else None, erasures, even_purged=even_purged)
             kept = put_in_place(new, path, replace=replace)
         finally:  # remove the rest after any failure
             for left in glob(f"{escape(new)}*"):
@@ -73,7 +89,9 @@ def restore(place: Place, file: str, replace: bool, yes: bool, no_verify: bool, 
     if kept is not None:
         say(f"the store that was there is now {kept}")
     if as_json:
-        print_json({"store": path, "file": os.path.abspath(os.path.expanduser(file)), "kept": kept})
+        print_json(
+            {"store": path, "file": os.path.abspath(os.path.expanduser(file)), "kept": kept, "erased_again": again}
+        )
     return 0
 
 

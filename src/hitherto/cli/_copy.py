@@ -5,6 +5,7 @@ store (`hitherto.copying`). That is impossible if the target has another key or 
 if the sanitiser is to change messages. Then messages are read from the source and appended to the target.
 """
 
+import os
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -36,6 +37,8 @@ class _Way:
     target: Place  # its key is None without --to-key
     in_clear: bool
     more: bool
+    erasures: str | None
+    even_purged: bool
 
 
 @click.command(short_help="Copy a store into another one.")
@@ -49,6 +52,8 @@ class _Way:
 @click.option("--to-key", metavar="SOURCE", help="Where the key of DST comes from.  [default: that of SRC]")
 @click.option("--in-clear", is_flag=True, help="Allow that what is sealed in SRC is plain in DST.")
 @click.option("--more", is_flag=True, help="Leave DST closed for another run, which copies later messages.")
+@click.option("--erasures", metavar="FILE", help="The erasure ledger of SRC: what is in it is purged from the copy.")
+@click.option("--even-purged", is_flag=True, help="Also what was purged in DST, which stays away otherwise.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each workspace.")
 def copy(source: str, target: str, key: str | None, to_key: str | None, as_json: bool, **asked: Any) -> int:
     """Copy the store SRC into the store DST, which is made if it is missing: files, or postgresql://…
@@ -58,7 +63,10 @@ def copy(source: str, target: str, key: str | None, to_key: str | None, as_json:
     sealed and there is no key. A copy that was stopped goes on.
 
     With another key, or --in-clear, or into a workspace that has conversations, messages are copied: what is there is
-    not added again. In the end the messages of each conversation are counted in both.
+    not added again, and what was purged there stays away. In the end the messages of each conversation are counted in
+    both.
+
+    A copy of rows has the erasure ledger of SRC. If SRC is a backup, --erasures FILE has what was purged since.
 
     If something differs, is missing or damaged, the exit code is 7.
     """
@@ -69,7 +77,14 @@ def copy(source: str, target: str, key: str | None, to_key: str | None, as_json:
     code = 0
     for ours, theirs in _workspaces(here, asked, explicit=bool(asked["workspace"] or above["workspace"])):
         there = Place(target, "DST", theirs, to_key, here.sanitise)
-        way = _Way(replace(here, workspace=ours), there, asked["in_clear"], asked["more"])
+        way = _Way(
+            replace(here, workspace=ours),
+            there,
+            asked["in_clear"],
+            asked["more"],
+            asked["erasures"],
+            asked["even_purged"],
+        )
         code = max(code, _copy_workspace(way, as_json))
     return code
 
@@ -107,11 +122,11 @@ def _copy_workspace(way: _Way, as_json: bool) -> int:
             why = obstacle(backend, target, opened=store is not None)
             if why is None:
                 return _by_row(way, backend, target, store, as_json)
-            if store is None or way.more:
+            if store is None or way.more or way.erasures:
                 hint = "--key opens SRC, so that messages can be copied; or copy into a new workspace: --to-workspace"
                 raise errors.InvalidArgument(f"the rows cannot be copied as they are: {why}", hint=hint)
-        elif way.more:
-            raise click.UsageError("--more is for rows that are copied as they are")
+        elif way.more or way.erasures:
+            raise click.UsageError("--more and --erasures are for rows that are copied as they are")
     return _by_message(way, as_json)
 
 
@@ -136,20 +151,52 @@ def _is_as_it_is(way: _Way, backend: "Backend", store: "Store | None") -> bool:
 def _by_row(way: _Way, source: "Backend", target: "Backend", store: "Store | None", as_json: bool) -> int:
     from ..copying import copy_rows  # noqa: PLC0415  # help needs none
 
+    if way.erasures:
+        _check_ledger(way.erasures, store)
     try:
         with Meter("copying", "message") as meter:
             done = copy_rows(source, target, store, more=way.more, progress=meter)
     except KeyboardInterrupt:
         say("nothing is lost: DST stays closed until the copy is whole, and the same command goes on with it")
         raise
+    again = _erase_again(way, target, store) if way.erasures and done.finished else []
     if as_json:
-        print_json({**_way_fields(way, "rows"), **_row_counts(done)})
+        erased = {"erased_again": again} if way.erasures else {}
+        print_json({**_way_fields(way, "rows"), **_row_counts(done), **erased})
     say(_summary(done))
     for id in done.different[:_MOST]:
         print_error(f"conversation {id} is not the same in DST", "copy again: it was taken away there")
     for problem in done.problems[:_MOST]:
         print_error(f"DST: {problem}")
     return 0 if done.ok else UNSOUND
+
+
+def _check_ledger(file: str, source: "Store | None") -> None:
+    """Raise before anything is copied if the ledger cannot be replayed on the copy."""
+    from .._erasure.ledger import ledger_key  # noqa: PLC0415  # help needs none
+    from .._erasure.ledger_file import read  # noqa: PLC0415  # as above
+
+    if source is None:
+        raise errors.KeyUnavailable(
+            "SRC is sealed, and the ledger needs its key", hint="--key says where it comes from"
+        )
+    read(os.path.expanduser(file), ledger_key(source.engine))
+
+
+def _erase_again(way: _Way, target: "Backend", source: "Store | None") -> list[str]:
+    """Purge from the copy what the ledger of SRC names. Return the ids of the conversations."""
+    from .. import erasures  # noqa: PLC0415  # help needs none
+    from ..store import Store  # noqa: PLC0415  # as above
+
+    assert way.erasures is not None
+    sealed = None if source is None else source.engine.workspace.sealed_codec
+    copy = Store(target, key=None if sealed is None else sealed.key, maintenance=False)  # closed with its backend
+    with Meter("comparing", "conversation") as meter:
+        report = erasures.replay(copy, way.erasures, progress=meter).purge
+    for failure in report.failures:
+        print_error(f"DST: conversation {failure.id} was purged, and is back: {failure.error}")
+    say(f"purged again: {count_of(report.purged_count, 'conversation')}")
+    return list(report.purged)
 
 
 def _summary(done: "StoreCopy") -> str:
@@ -200,13 +247,15 @@ def _by_message(way: _Way, as_json: bool) -> int:
         with _target(there) as theirs, Meter("copying", "message", sum(before.values())) as meter:
             code = 0
             try:
-                report = formats.copy(ours, theirs, progress=meter)
+                report = formats.copy(ours, theirs, even_purged=way.even_purged, progress=meter)
             except errors.PartialImport as error:
                 report, code = cast("Loaded", error.report), PARTIAL
             missing = _missing(before, ours, theirs, report)
     if as_json:
         print_json({**_way_fields(way, "messages"), **_message_counts(report), "missing": missing})
     say(summarise(report))
+    if report.purged:
+        say(f"{count_of(report.purged, 'conversation')} purged in DST stay away; --even-purged brings them back")
     print_unreadable(report)
     for id in missing:
         print_error(f"conversation {id} is not all there")
@@ -240,6 +289,14 @@ def _counts(store: "Store") -> dict[str, int]:
 def _missing(before: dict[str, int], ours: "Store", theirs: "Store", report: "Loaded") -> list[str]:
     """Return the conversations with fewer messages in the target than the source had before and still has."""
     copied, now = _counts(theirs), _counts(ours)
-    return [
+    less = [
         id for id, count in before.items() if copied.get(report.renamed.get(id, id), 0) < min(count, now.get(id, 0))
     ]
+    return [id for id in less if id in copied or not _was_purged(theirs, id)] if report.purged else less
+
+
+def _was_purged(store: "Store", id: str) -> bool:
+    from .._erasure.ledger import find  # noqa: PLC0415  # help needs none
+    from ..ids import parse_conversation_id  # noqa: PLC0415  # as above
+
+    return bool(find(store.engine, [parse_conversation_id(id)]))

@@ -65,6 +65,7 @@ COMMANDS = {
     "verify": Entry("_purge_verify", "Read everything, and check that it is sound.", _CARE),
     "doctor": Entry("_doctor", "Look for trouble, and explain it.", _CARE),
     "purge": Entry("_purge_verify", "Destroy a conversation for good.", _CARE),
+    "erasures": Entry("_erasures", "What was purged, so that no backup brings it back.", _CARE),
     "retention": Entry("_retention", "How long conversations are kept.", _CARE),
     "quarantine": Entry("_purge_verify", "Records that were found damaged or tampered with.", _CARE),
     "postgres": Entry("_postgres", "For administrators of a PostgreSQL server.", _CARE),

@@ -7,6 +7,7 @@ a reset that leaves them would not be one.
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from .._erasure.purging import check_reason
 from .._erasure.purging_many import check_proof, purge_many
 from ..backend import Where, conversation_kinds
 from ..listing import pages
@@ -21,6 +22,8 @@ _BATCH_SIZE = 16  # conversations that are read at once
 
 
 def purge_all(store: "Store", reason: str, progress: Callable[[int, int], None] | None) -> PurgeReport:
+    check_reason(reason)
+
     def check(engine: "Engine", row: "ConversationRow") -> bool:
         return check_proof(engine, row, reason)
 
