@@ -1,6 +1,7 @@
 """The conversation that a request is kept in, and a store that cannot keep it. Requirements: G1, D8."""
 
 import json
+import shutil
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -195,6 +196,23 @@ def test_a_store_that_is_gone_stops_no_program(tmp_path: Path, upstream: Scripte
         store.close()
         say(one, upstream, asking("hi"), "unheard")
         assert one.keeper.lost == 1
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_store_whose_file_is_gone_takes_nothing_in(tmp_path: Path, upstream: Scripted, replaced: bool) -> None:
+    """The system takes what is written to a deleted file: it would be lost without a word."""
+    (tmp_path / "there").mkdir()
+    with hitherto.open(tmp_path / "there" / "gone.db", maintenance=False) as store, running(store, upstream) as one:
+        say(one, upstream, asking("hi"), "heard")
+        assert one.keeper.lost == 0
+        shutil.rmtree(tmp_path / "there")
+        if replaced:
+            (tmp_path / "there").mkdir()
+            with hitherto.open(tmp_path / "there" / "gone.db") as other:
+                other.start()
+        say(one, upstream, asking("hi", "heard", "more"), "unheard")
+        assert one.keeper.lost == 1
+        assert "gone.db was deleted, moved or replaced" in one.said[0]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import gzip
 import json
 import socket
 import threading
+import time
 import zlib
 from contextlib import closing
 
@@ -152,6 +153,20 @@ def test_headers_of_one_connection_and_of_ours_are_not_passed_on(store: Store, u
     assert "keep-alive" not in dict(got.headers)
 
 
+def test_a_head_may_be_long_but_not_without_end(store: Store, upstream: Scripted) -> None:
+    upstream.say(chat_answer("one"))
+    with running(store, upstream) as one:
+        long = {"x-token": "t" * 60_000}
+        assert one.ask("/openai/v1/chat/completions", CHATS["openai-chat"][1], long).status == 200
+        with socket.create_connection(("127.0.0.1", one.port), timeout=60) as connection:
+            connection.sendall(b"GET /openai/v1/models HTTP/1.1\r\nx: ")
+            with pytest.raises(OSError, match=r"reset|Broken pipe"):  # noqa: PT012  # either may meet it
+                while True:
+                    connection.sendall(b"x" * 65_536)
+                    time.sleep(0)
+        assert one.ask("/openai/v1/chat/completions", CHATS["openai-chat"][1]).status == 200
+
+
 def test_an_upgrade_is_refused_so_that_programs_fall_back(store: Store, upstream: Scripted) -> None:
     headers = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13", "sec-websocket-key": "x"}
     with running(store, upstream) as one:
@@ -159,6 +174,18 @@ def test_an_upgrade_is_refused_so_that_programs_fall_back(store: Store, upstream
     assert got.status == 426
     assert "HTTP/1.1" in got.json["error"]["message"]
     assert upstream.seen == []
+
+
+def test_an_offer_of_http_2_is_not_taken_up(store: Store, upstream: Scripted) -> None:
+    """Java's client makes it with every request, and goes on with HTTP/1.1."""
+    upstream.say(chat_answer("one"))
+    headers = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-settings": "AAEAAEAAAAIAAAAB"}
+    with running(store, upstream) as one, closing(one.connect()) as connection:
+        for _ in range(2):
+            body = json.dumps(CHATS["openai-chat"][1])
+            connection.request("POST", "/openai/v1/chat/completions", body.encode(), headers)
+            assert connection.getresponse().read() == upstream.pieces[0]
+    assert not {"upgrade", "http2-settings"} & {name.lower() for name, _ in upstream.seen[1].headers}
 
 
 def test_a_redirect_is_passed_on_and_never_followed(store: Store, upstream: Scripted) -> None:

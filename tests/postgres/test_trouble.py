@@ -4,7 +4,6 @@ The servers are real. Answers that these servers cannot give (too old, or starti
 (`support.fake_postgres`). No error is a foreign one, and none has a password or a word of a message in it.
 """
 
-import ipaddress
 import os
 import shutil
 import signal
@@ -16,15 +15,11 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 import hitherto
 from hitherto import Block, Conversation, Message, Store
@@ -44,6 +39,7 @@ from hitherto.errors import (
     Unavailable,
 )
 
+from ..support.certificates import certify
 from ..support.cluster import Node
 from ..support.databases import PATIENCE, Connection, Database, new_database, started_server
 from ..support.fake_postgres import Doorman, fatal, greeting
@@ -180,22 +176,6 @@ def test_nobody_answers_is_told_soon() -> None:
 
 
 # -- TLS
-
-
-def certify(folder: Path, name: str = "server") -> Path:
-    """A certificate for this machine that nobody else vouches for."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    who = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
-    now = datetime.now(UTC)
-    made = x509.CertificateBuilder(who, who, key.public_key(), 1, now - timedelta(hours=1), now + timedelta(days=1))
-    made = made.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-    here = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    made = made.add_extension(here, critical=False)
-    pem = serialization.Encoding.PEM
-    (folder / f"{name}.crt").write_bytes(made.sign(key, hashes.SHA256()).public_bytes(pem))
-    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    (folder / f"{name}.key").write_bytes(secret)
-    return folder / f"{name}.crt"
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ fails open: if the store cannot take an exchange, the program goes on, and the l
 later request of the same conversation mostly brings the lost messages along, in its history.
 """
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -16,10 +17,11 @@ from msgspec.structs import replace
 
 from .._engine.creating import build_meta
 from .._http_hooks import Sent
+from .._system.own_files import identify
 from .._system.task_threads import Threads
 from ..conversation import Conversation
 from ..dialects import dialect as find_dialect
-from ..errors import HithertoError
+from ..errors import HithertoError, StorageError
 from ..recorder import into
 from ..recorder._recorder import Recorder
 from ..recorder._responses import decode_request
@@ -44,6 +46,7 @@ class Keeper:
 
     def __init__(self, store: "Store", *, report: Report, project: Path | None = None) -> None:
         self.store = store
+        self._file = _identify_file(store)
         self._report = report
         self._project = project
         self.threads = Threads(_MOST_THREADS)
@@ -55,6 +58,7 @@ class Keeper:
         """Keep a request. None if it is no chat. Raises `HithertoError` or `CannotDecode` if it cannot be kept."""
         if dialect_of_path(sent.path) is None:
             return None
+        self._check_file()
         encoding = sent.headers.get("content-encoding", "")
         sent = replace(sent, body=decode(sent.body, encoding))
         decode_request(sent.body)  # a body that is no request begins no conversation
@@ -63,6 +67,13 @@ class Keeper:
         talk = self._find_conversation(belonging)
         with nullcontext() if talk is None else into(talk):
             return listening.on_request(sent, is_main=belonging.is_main)
+
+    def _check_file(self) -> None:
+        """Raise `StorageError` if the file of the store has been deleted or moved: the system goes on taking what is
+        written to it, and nobody would find it."""
+        if _identify_file(self.store) != self._file:
+            where = self.store.engine.backend.info.location
+            raise StorageError(f"{where} was deleted, moved or replaced", hint="start the gateway again")
 
     def _find_conversation(self, belonging: Belonging) -> Conversation | None:
         """The conversation that a request belongs to, or the run of a sub-agent beside it. None: its history tells."""
@@ -108,6 +119,14 @@ class Keeper:
             return Recorder(self.store, find_dialect(name), provider, about, None, _PARTIAL_SECONDS, scope=user)
 
         return Listening(None, make, kind="gateway")
+
+
+def _identify_file(store: "Store") -> tuple[int, int] | None:
+    """Return which file a store is in; None if it is in none."""
+    try:
+        return identify(os.stat(store.engine.backend.info.location))
+    except OSError:
+        return None
 
 
 def _close(listening: Listening) -> HithertoError | None:

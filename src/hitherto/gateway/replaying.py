@@ -190,8 +190,8 @@ class Replaying:
             return
         path = "/" + scope["raw_path"].decode("latin-1").removeprefix("/").partition("/")[2]
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        if "upgrade" in headers:
-            await refuse(send, 426, "a replay speaks HTTP/1.1: send the request without an upgrade")
+        if headers.get("upgrade", "").lower() == "websocket":
+            await refuse(send, 426, "a replay speaks HTTP/1.1, and no WebSockets: send the request without an upgrade")
         elif scope["method"] == "POST" and path.endswith("/count_tokens"):
             await _send(send, Body("application/json", b'{"input_tokens": 0}'))
         elif scope["method"] != "POST" or dialect_of_path(path) is None:

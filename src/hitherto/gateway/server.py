@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +26,28 @@ def prefer_passing() -> None:
     sys.setswitchinterval(_SWITCH_SECONDS)
 
 
+class _Connection(HttpToolsProtocol):
+    """A connection of a program. Its requests begin with a head of a limited size."""
+
+    _is_in_head = False
+    _head_bytes = 0
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._is_in_head, self._head_bytes = True, 0
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        super().on_headers_complete()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._is_in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > _MAX_HEAD_BYTES:
+                self.transport.abort()
+
+
 def configure(app: "Callable[..., Any]") -> uvicorn.Config:
     """Return how the server runs: on one thread, quietly, with no limit but the machine's."""
     return uvicorn.Config(
@@ -39,5 +62,5 @@ def configure(app: "Callable[..., Any]") -> uvicorn.Config:
         lifespan="on",
         ws="none",
         loop="asyncio",
-        http="httptools",
+        http=_Connection,
     )
