@@ -238,13 +238,15 @@ def test_a_fork_whose_parent_is_missing_says_so(store: Store, tmp_path: Path) ->
 def test_a_sub_agent_is_linked_to_the_call_that_started_it(store: Store, tmp_path: Path) -> None:
     begun().turn(1).call("c1", "spawn_agent", f'{{"agent_id":"{AGENT}"}}').turn(2).put(tmp_path)
     source = {"subagent": {"thread_spawn": {"parent_thread_id": FIRST, "depth": 1, "agent_role": "explorer"}}}
-    Rollout(AGENT, source=source).turn(7).put(tmp_path, name=f"rollout-2026-11-19T04-00-00-{AGENT}.jsonl")
+    agent = begun(id=AGENT, source=source).turn(7)  # it gets the same context as the thread that starts it
+    agent.put(tmp_path, name=f"rollout-2026-11-19T04-00-00-{AGENT}.jsonl")
     report = bring_in(tmp_path, store, "codex")
     assert report.new == 1
     everything = {m.text: m for m in store.messages()}
     assert (everything["q7"].label, everything["q7"].main) == (f"subagent:explorer:{AGENT}", False)
     [call] = [m for m in store.messages() if any(b.tool_name == "spawn_agent" for b in m.blocks)]
-    assert everything["q7"].link == call.id
+    [*_, root] = [m for m in store.messages() if m.label and m.parent is None]
+    assert (root.link, root.text) == (call.id, "<permissions instructions>")
     assert path_of(only(store))[-1] == "A:a2"
 
 

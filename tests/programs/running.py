@@ -1,8 +1,13 @@
 """Programs below `.tools/programs`, each run in an empty home against a provider on loopback."""
 
+import json
 import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
+from typing import Any
 
 import pytest
 
@@ -29,6 +34,33 @@ def needs(program: str) -> pytest.MarkDecorator:
 def _command(program: str) -> list[str]:
     *before, last = _COMMANDS[program]
     return [*before, str(Path(_FOLDER).resolve() / last)]
+
+
+class AppServer:
+    """Codex, asked by lines of JSON-RPC."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process, self._asked = process, 0
+        self.call("initialize", clientInfo={"name": "tests", "title": "tests", "version": "1"})
+
+    def call(self, method: str, **params: object) -> Any:
+        """Call a method, and return its result."""
+        self._asked += 1
+        self._write({"id": self._asked, "method": method, "params": params})
+        answer = next(line for line in self._lines() if line.get("id") == self._asked and "method" not in line)
+        return answer["result"]
+
+    def wait_for(self, event: str) -> None:
+        next(line for line in self._lines() if line.get("method") == event)
+
+    def _write(self, line: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(line) + "\n")
+        self._process.stdin.flush()
+
+    def _lines(self) -> Iterator[Any]:
+        assert self._process.stdout is not None
+        yield from map(json.loads, self._process.stdout)
 
 
 class Home:
@@ -63,6 +95,21 @@ class Home:
         )  # fmt: skip
         assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
         return done.stdout
+
+    @contextmanager
+    def app_server(self) -> "Iterator[AppServer]":
+        """Run Codex as the server that editors talk to."""
+        with subprocess.Popen(
+            [*_command("codex"), "app-server"], cwd=self.work, env=self.env, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        ) as process:  # fmt: skip
+            timer = Timer(SECONDS, process.kill)
+            timer.start()
+            try:
+                yield AppServer(process)
+            finally:
+                timer.cancel()
+                process.terminate()
 
     def rescue(self, store: Store, *programs: str) -> int:
         """Bring in what the programs have written, all of it, and return the number of new messages."""

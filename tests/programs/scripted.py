@@ -1,7 +1,8 @@
 """What the provider on loopback answers, in the words of four APIs, and how a request reads.
 
-The last message decides: `use a tool` calls one, a result of a tool is acknowledged, and any other text is repeated. So
-each answer can be told from each other, and none depends on how often a program asks.
+The last message decides: `use a tool` calls one, `send an agent` starts a sub-agent, a result of a tool is
+acknowledged, and any other text is repeated. So each answer can be told from each other, and none depends on how often
+a program asks.
 """
 
 import json
@@ -10,11 +11,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from hitherto import Saved
+from hitherto import Saved, Store
 
 from ..support.provider import Asked, Json, Reply
 
 SHELL = "echo forty-two"
+ERRAND = "Look around the room."  # what a sub-agent is asked
 ACKNOWLEDGED = "The tool has answered."
 
 
@@ -50,7 +52,7 @@ def _next(entries: list[Entry]) -> str | None:
     last = entries[-1] if entries else Entry("user", "nothing")
     if last.role == "tool":
         return ACKNOWLEDGED
-    return None if "use a tool" in last.text else f"I heard: {last.text[-60:]}"
+    return None if re.search("use a tool|send an agent", last.text) else f"I heard: {last.text[-60:]}"
 
 
 # -- Anthropic's messages
@@ -77,8 +79,10 @@ def _anthropic(body: Json) -> Reply | Json:
     text = _next(entries) if body.get("tools") else "a title"
     block: Json = {"type": "text", "text": text}
     if text is None:
-        line = {"command": SHELL, "description": "say it"}
-        block = {"type": "tool_use", "id": f"toolu_{len(entries)}", "name": "Bash", "input": line}
+        name, line = "Bash", {"command": SHELL, "description": "say it"}
+        if "send an agent" in entries[-1].text:
+            name, line = "Agent", {"description": "look", "prompt": ERRAND, "subagent_type": "general-purpose"}
+        block = {"type": "tool_use", "id": f"toolu_{len(entries)}", "name": name, "input": line}
     stop = "end_turn" if text else "tool_use"
     id = f"msg_{uuid4().hex}"
     message: Json = {"id": id, "type": "message", "role": "assistant", "model": body["model"], "stop_reason": None}
@@ -125,9 +129,11 @@ def _responses(body: Json) -> Reply:
     item: Json = {"type": "message", "id": f"msg_{n}", "role": "assistant", "status": "completed"}
     item["content"] = [{"type": "output_text", "text": text, "annotations": []}]
     if text is None:
-        arguments = json.dumps({"cmd": SHELL})
-        item = {"type": "function_call", "id": f"fc_{n}", "call_id": f"call_{n}", "name": "exec_command"}
-        item["arguments"] = arguments
+        name, arguments = {"name": "exec_command"}, {"cmd": SHELL}
+        if "send an agent" in entries[-1].text:
+            name, arguments = {"name": "spawn_agent", "namespace": "multi_agent_v1"}, {"message": ERRAND}
+        item = {"type": "function_call", "id": f"fc_{n}", "call_id": f"call_{n}", **name}
+        item["arguments"] = json.dumps(arguments)
     thought = {"type": "reasoning", "id": f"rs_{n}", "summary": [{"type": "summary_text", "text": "So."}]}
     items = [{**thought, "encrypted_content": f"c2VhbGVk{n}"}, item]
     usage = {"input_tokens": 11, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": 9}
@@ -207,6 +213,16 @@ def _gemini(asked: Asked) -> Reply | Json:
 def read_thread(thread: Iterable[Saved]) -> list[Entry]:
     """Return what people, models and tools said in a thread, without what the program added to it."""
     return [entry for message in thread if not (message.extra or {}).get("injected") for entry in _pieces(message)]
+
+
+def kept(store: Store) -> list[list[Entry]]:
+    """Return all that is said up to each end of each conversation."""
+    return [
+        read_thread(talk.fork(at=leaf.id).thread())
+        for info in store.conversations().items
+        for talk in [store.conversation(info)]
+        for leaf in talk.branches()
+    ]
 
 
 def _pieces(message: Saved) -> Iterator[Entry]:

@@ -3,15 +3,16 @@
 Requirements: F1, F2, F4.
 """
 
+import json
 from pathlib import Path
 
 import hitherto
-from hitherto import Block, Message, Store
+from hitherto import Block, Message
 from hitherto.rescue import continue_in
 
 from ..support.provider import Provider, provider
 from .running import Home, needs
-from .scripted import ACKNOWLEDGED, SHELL, Entry, answer, call_entry, read_anthropic, read_thread
+from .scripted import ACKNOWLEDGED, ERRAND, SHELL, Entry, answer, call_entry, kept, read_anthropic, read_thread
 
 pytestmark = needs("claude")
 
@@ -33,16 +34,6 @@ def ask(home: Home, prompt: str, *words: str) -> str:
 def last_seen(server: Provider) -> list[Entry]:
     """Return the last request of the session itself; side calls have no tools."""
     return read_anthropic([body for body in server.bodies if "messages" in body and body.get("tools")][-1])
-
-
-def kept(store: Store) -> list[list[Entry]]:
-    """Return all that is said up to each end of each conversation."""
-    return [
-        read_thread(talk.fork(at=leaf.id).thread())
-        for info in store.conversations().items
-        for talk in [store.conversation(info)]
-        for leaf in talk.branches()
-    ]
 
 
 def test_a_session_with_a_tool_a_resume_and_a_fork_is_kept_as_the_provider_saw_it(tmp_path: Path) -> None:
@@ -68,6 +59,46 @@ def test_a_session_with_a_tool_a_resume_and_a_fork_is_kept_as_the_provider_saw_i
         assert sorted(kept(store)) == sorted([on, fork])
         assert home.rescue(store, "claude-code") == 0
         assert store.verify().ok
+
+
+def test_a_rewind_and_a_compaction_stay_in_the_tree(tmp_path: Path) -> None:
+    with provider(answer) as server, hitherto.open(tmp_path / "a.db") as store:
+        home = home_for(server, tmp_path / "home")
+        ask(home, "first")
+        (file,) = (home.path / ".claude" / "projects").rglob("*.jsonl")
+        lines = map(json.loads, file.read_text().splitlines())
+        (answered,) = (line["uuid"] for line in lines if line["type"] == "assistant")
+        ask(home, "second", "--resume", file.stem)
+        ends = [[*last_seen(server), Entry("assistant", "I heard: second")]]
+        ask(home, "instead", "--resume", file.stem, "--resume-session-at", answered)
+        ends.append([*last_seen(server), Entry("assistant", "I heard: instead")])
+        assert [entry.text for entry in ends[-1]] == ["first", "I heard: first", "instead", "I heard: instead"]
+        assert home.rescue(store, "claude-code") > 0
+        assert sorted(kept(store)) == sorted(ends)
+        ask(home, "/compact", "--resume", file.stem)
+        ask(home, "this goes on", "--resume", file.stem)
+        on = [*last_seen(server)[-1:], Entry("assistant", "I heard: this goes on")]
+        assert home.rescue(store, "claude-code") > 0
+        (summary,) = (m for m in store.messages() if (m.extra or {}).get("injected") == "summary")
+        assert summary.text in {entry.text for entry in last_seen(server)}
+        talk = store.conversation(summary.conversation)
+        assert read_thread(talk.thread()) == on
+        assert read_thread(talk.thread(full=True)) == [*ends[-1], *on]
+        assert home.rescue(store, "claude-code") == 0
+        assert store.verify().ok
+
+
+def test_a_sub_agent_is_linked_to_the_call_that_started_it(tmp_path: Path) -> None:
+    with provider(answer) as server, hitherto.open(tmp_path / "a.db") as store:
+        home = home_for(server, tmp_path / "home")
+        ask(home, "send an agent please")
+        assert home.rescue(store, "claude-code") > 0
+        assert store.stats().conversations == 1
+        trace = [m for m in store.messages(newest_first=False) if m.label]
+        assert [Entry("user", ERRAND)] in [read_anthropic(body) for body in server.bodies if "messages" in body]
+        assert read_thread(trace) == [Entry("user", ERRAND), Entry("assistant", f"I heard: {ERRAND}")]
+        (call,) = (m for m in store.messages() if any(block.tool_name == "Agent" for block in m.blocks))
+        assert [m.link for m in trace if m.parent is None] == [call.id]
 
 
 def test_it_goes_on_with_ours_and_what_it_adds_comes_back(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hitherto.rescue import continue_in
 
 from ..support.provider import Provider, provider
 from .running import Home, needs
-from .scripted import ACKNOWLEDGED, Entry, answer, read_responses, read_thread
+from .scripted import ACKNOWLEDGED, ERRAND, Entry, answer, kept, read_responses, read_thread
 
 pytestmark = needs("codex")
 
@@ -62,6 +62,51 @@ def test_a_session_with_a_tool_and_a_resume_is_kept_as_the_provider_saw_it(tmp_p
         assert said == [*seen, Entry("assistant", "I heard: this goes on")]
         assert home.rescue(store, "codex") == 0
         assert store.verify().ok
+
+
+def test_a_fork_a_rewind_and_a_compaction_are_branches_of_one_tree(tmp_path: Path) -> None:
+    with provider(answer) as server, hitherto.open(tmp_path / "a.db") as store:
+        home = home_for(server, tmp_path / "home")
+        ask(home, "first")
+        (path,) = (home.path / ".codex" / "sessions").rglob("rollout-*.jsonl")
+        thread = path.stem[-36:]
+        ask(home, "resume", thread, "second")
+        ask(home, "fork", thread, "this is a fork")
+        ends = [[*last_seen(server), Entry("assistant", "I heard: this is a fork")]]
+        with home.app_server() as codex:
+            turns = codex.call("thread/resume", threadId=thread)["thread"]["turns"]
+            codex.call("thread/revert", threadId=thread, beforeTurnId=turns[1]["id"])
+            codex.call("turn/start", threadId=thread, input=[{"type": "text", "text": "instead"}])
+            codex.wait_for("turn/completed")
+        ends.append([*last_seen(server), Entry("assistant", "I heard: instead")])
+        assert [entry.text for entry in ends[-1]] == ["first", "I heard: first", "instead", "I heard: instead"]
+        assert home.rescue(store, "codex") > 0
+        assert sorted(kept(store)) == sorted(ends)
+        ask(home, "-c", "model_auto_compact_token_limit=10", "resume", thread, "this is compacted")
+        assert last_seen(server)[-1] == Entry("user", "this is compacted")
+        assert home.rescue(store, "codex") > 0
+        (summary,) = (m for m in store.messages() if (m.extra or {}).get("injected") == "summary")
+        talk = store.conversation(summary.conversation)
+        on = [*last_seen(server)[-1:], Entry("assistant", "I heard: this is compacted")]
+        assert read_thread(talk.thread()) == on
+        assert read_thread(talk.thread(full=True))[: len(ends[-1])] == ends[-1]
+        assert store.stats().conversations == 1
+        assert home.rescue(store, "codex") == 0
+        assert store.verify().ok
+
+
+def test_a_sub_agent_is_linked_to_the_call_that_started_it(tmp_path: Path) -> None:
+    with provider(answer) as server, hitherto.open(tmp_path / "a.db") as store:
+        home = home_for(server, tmp_path / "home")
+        ask(home, "send an agent please")
+        assert home.rescue(store, "codex") > 0
+        assert store.stats().conversations == 1
+        trace = [m for m in store.messages(newest_first=False) if m.label]
+        seen = [read_responses(body) for body in server.bodies if "input" in body]
+        assert [Entry("user", ERRAND)] in seen
+        assert read_thread(trace)[:2] == [Entry("user", ERRAND), Entry("assistant", f"I heard: {ERRAND}")]
+        (call,) = (m for m in store.messages() if any(block.tool_name == "spawn_agent" for block in m.blocks))
+        assert [m.link for m in trace if m.parent is None] == [call.id]
 
 
 def test_it_goes_on_with_ours_and_what_it_adds_comes_back(tmp_path: Path) -> None:

@@ -42,10 +42,11 @@ _AGENT_TOOLS = ("Task", "Agent")
 _CONVERSATION = ("user", "assistant")
 _BOOKKEEPING = frozenset(
     (
-        *("agent-name", "agent-setting", "ai-title", "atis-latch", "attachment", "bridge-session", "custom-title"),
+        *("agent-name", "agent-setting", "ai-title", "api-request", "api-request-blob", "api-request-shape"),
+        *("atis-latch", "attachment", "bridge-session", "cost-state", "custom-title"),
         *("file-history-delta", "file-history-snapshot", "frame-link", "last-prompt", "mode", "permission-mode"),
         *("pr-link", "progress", "queue-operation", "relocated", "result", "saved_hook_context", "started", "summary"),
-        *("system", "tag", "task-summary", "worktree-state"),
+        *("system", "tag", "task-summary", "tools-used", "worktree-state"),
     )
 )
 _IS_LINE = re.compile(rb'\s*(?:\xef\xbb\xbf)?\{(?=[^\n]*"parentUuid"\s*:)(?=[^\n]*"sessionId"\s*:)')

@@ -194,9 +194,8 @@ class _Rollout:
             reason = f"it goes on from rollout {missing[0]:.40}, which is not among these files"
             self._problems.append(Waiting(self._label, reason))
             self._continues = clean_text(missing[0]), missing[1]
-            self._absent = [clean_text(missing[0])]
-            if not bases:
-                self._absent += [name for name in (clean_text(text(meta.get("forked_from_id"))),) if name]
+            named = (missing[0], "" if bases else text(meta.get("forked_from_id")))
+            self._absent = [clean_text(name) for name in named if name not in ("", _thread(meta))]
         for name, end in bases:
             yield from self._take_base(name, end)
         self._follow_base(meta)
@@ -301,8 +300,8 @@ class _Rollout:
         is_agent = self._agent is not None and self._is_own
         if link is not None:
             seed, parent = seed or f"after {link}", None
-        elif is_agent and parent is None:
-            link = self._files.spawned.get(_thread(self._meta))
+        elif is_agent and parent is None:  # it begins with the same words as the thread that started it
+            link, seed = self._files.spawned.get(_thread(self._meta)), seed or f"agent {_thread(self._meta)}"
         said = PortableMessage(
             id=chain_id(seed or parent, message),
             parent=parent,
