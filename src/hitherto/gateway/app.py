@@ -43,7 +43,7 @@ class Gateway:
         elif upstream is None:
             known = ", ".join(f"/{name}" for name in self._upstreams)
             await refuse(send, 404, f"this is hitherto's gateway; it leads to {known}")
-        elif headers.get("upgrade", "").lower() == "websocket":
+        elif "upgrade" in headers:
             await refuse(
                 send, 426, "the gateway speaks HTTP/1.1, and no WebSockets: send the request without an upgrade"
             )

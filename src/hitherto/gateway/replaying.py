@@ -190,7 +190,7 @@ class Replaying:
             return
         path = "/" + scope["raw_path"].decode("latin-1").removeprefix("/").partition("/")[2]
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        if headers.get("upgrade", "").lower() == "websocket":
+        if "upgrade" in headers:
             await refuse(send, 426, "a replay speaks HTTP/1.1, and no WebSockets: send the request without an upgrade")
         elif scope["method"] == "POST" and path.endswith("/count_tokens"):
             await _send(send, Body("application/json", b'{"input_tokens": 0}'))
