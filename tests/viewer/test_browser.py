@@ -215,30 +215,42 @@ def test_new_messages_appear_while_somebody_writes(store: Store, viewer: Served,
 def paths(store: Store, talk: Conversation) -> list[str]:
     ends = [branch.id for branch in talk.branches()]
     own = ["", "/map", f"/compare?left={ends[0]}&right={ends[1]}", f"/export?at={ends[0]}", "/edit", "/delete"]
-    own += [f"/m/{ends[0]}/label", f"/m/{ends[0]}/delete"]
-    others = ["/", "/search?q=import", "/search?q=nothing-at-all", "/usage", "/retention", "/c/unknown"]
+    own += [f"/m/{ends[0]}/label", f"/m/{ends[0]}/delete", f"/m/{ends[0]}/text?block=0"]
+    others = ["/", "/?forked=1", "/search", "/search?q=import", "/search?q=nothing-at-all", "/usage", "/retention"]
+    others += ["/c/unknown", "/nowhere"]
     return [*others, *(f"/c/{talk.id}{one}" for one in own)]
 
 
-@pytest.mark.parametrize("dark", [False, pytest.param(True, marks=thorough)], ids=["light", "dark"])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_every_page_is_accessible(store: Store, viewer: Served, browser: Browser, dark: bool) -> None:
-    axe = files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
     talk = scenes.coding(store)
+    evil = scenes.hostile(store)
     with browser.page(dark=dark) as page:
+        opened(page, viewer, "/")  # nobody was let in yet
+        assert page.run("document.querySelector('h1').textContent") == "This page is locked"
+        check_with_axe(page, "the door")
         enter(page, viewer)
-        for path in paths(store, talk):
+        for path in [*paths(store, talk), f"/c/{evil.id}"]:
             opened(page, viewer, path)
             if path == f"/c/{talk.id}":
                 page.until("document.querySelector('#side .map')")
-                page.run("for (const one of document.querySelectorAll('details')) one.open = true")
-            page.run(axe + ";1")
-            found = page.run("axe.run({resultTypes: ['violations']}).then((r) => JSON.stringify(r.violations))")
-            wrong = [
-                (one["id"], [node["html"][:160] for node in one["nodes"]][:3])
-                for one in json.loads(found)
-                if one["impact"] in SERIOUS
-            ]
-            assert wrong == [], path
+            page.run("for (const one of document.querySelectorAll('details')) one.open = true")
+            check_with_axe(page, path)
+        page.press("?", shift=True)
+        check_with_axe(page, "the keys")
+
+
+def check_with_axe(page: Page, what: str) -> None:
+    """Nothing serious is in the way of people who do not see, or use no mouse."""
+    axe = files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
+    page.run(axe + ";1")
+    found = page.run("axe.run({resultTypes: ['violations']}).then((r) => JSON.stringify(r.violations))")
+    wrong = [
+        (one["id"], [node["html"][:160] for node in one["nodes"]][:3])
+        for one in json.loads(found)
+        if one["impact"] in SERIOUS
+    ]
+    assert wrong == [], what
 
 
 @thorough
