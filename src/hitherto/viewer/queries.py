@@ -55,7 +55,7 @@ __all__ = ["PAGE", "WINDOW", "StoreView", "View", "Window"]
 
 PAGE = 25  # conversations of a list
 WINDOW = 100  # messages that are fetched at a time
-FIRST_WINDOW = 40  # messages of the first page: the rest follows while people read
+FIRST_WINDOW = 24  # messages of the first page: the rest follows while people read
 MOST_PROMPTS = 400
 MOST_COMPARED = 500  # conversations that one page of a filtered list looks at
 _OUTLINES, _CARDS = 32, 2_000  # that are remembered

@@ -24,11 +24,12 @@ function switchTheme() {
 
 const thread = document.getElementById("thread");
 // The page is painted first; but a message that is to be shown is brought into view before that.
-if (thread?.dataset.target) start();
-else requestAnimationFrame(() => setTimeout(start));
+const reader = thread?.dataset.length > 0 ? new Reader(thread) : null;
+if (thread?.dataset.target) reader?.start();
+requestAnimationFrame(() => setTimeout(start));
 
 function start() {
-  const reader = thread?.dataset.length > 0 ? new Reader(thread).start() : null;
+  if (!thread?.dataset.target) reader?.start();
   const find = reader ? new Find(reader) : null;
   startCode();
   startKeys({ reader, find });
