@@ -48,6 +48,15 @@ def test_a_store_without_conversations_says_how_to_begin(world: World) -> None:
     assert "hitherto chat begins one" in done.stderr
 
 
+def test_an_empty_list_says_where_the_conversations_are(world: World) -> None:
+    with world.store() as store:
+        store.ensure("thread-7", kind="langgraph").append(Message.user("from a graph"))
+    assert "1 conversation of another kind: --kind langgraph?" in world.command("list").stderr
+    fill(world, 1)
+    done = world.command("list", "--metadata", "owner=nobody")
+    assert (done.stdout, done.stderr) == ("", "no conversation fits; hitherto list without a filter shows all\n")
+
+
 def test_another_kind_is_listed_when_it_is_asked_for(world: World) -> None:
     fill(world, 1)
     with world.store() as store:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .. import errors
+from ..backend import CHAT
 from ._conversation import DESCRIPTION, KIND, ROW, Listing, choose_folder, parse_metadata
 from ._message_text import fit_encoding, room
 from ._output import count_of, print_json, print_lines
@@ -69,8 +70,18 @@ def _lines(store: "Store", infos: "Iterator[ConversationInfo]", kind: str = "cha
         head = f"{info.id[:8]} {moment(info.active_at)} {_age(now, info.active_at):>4}  {counts:<12} "
         yield fit_encoding(cut(f"{head} {line(title, room())}{held}", room()))
     if is_empty:
-        what = "there are no conversations here yet: hitherto chat begins one"
-        say(what if kind == "chat" else f"there are no conversations of the kind {kind} here")
+        say(_why_empty(store, kind))
+
+
+def _why_empty(store: "Store", kind: str) -> str:
+    """Say why nothing was listed, and how to see what there is."""
+    if kind != CHAT:
+        return f"there are no conversations of the kind {kind} here"
+    if store.conversations(limit=1).items:
+        return "no conversation fits; hitherto list without a filter shows all"
+    if others := store.stats().conversations:
+        return f"there are no chats here, but {count_of(others, 'conversation')} of another kind: --kind langgraph?"
+    return "there are no conversations here yet: hitherto chat begins one"
 
 
 def _count_branches(store: "Store", info: "ConversationInfo") -> int:
