@@ -28,7 +28,7 @@ PAGE = TESTS.parent / "docs" / "architecture.md"
 # From the ground up. A name with a star is a folder. The `__init__` of a folder that imports nothing needs no place.
 LAYERS: tuple[tuple[str, ...], ...] = (
     (
-        *("errors", "events", "_system.forks", "_system.interrupts", "_system.own_files"),
+        *("accountability", "errors", "events", "_system.forks", "_system.interrupts", "_system.own_files"),
         *("_sealing.primitives", "_engine.signals", "_engine.retry", "_erasure.purge"),
     ),
     (

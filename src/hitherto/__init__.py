@@ -19,11 +19,13 @@ from importlib import import_module
 
 TYPE_CHECKING = False  # type checkers take it for true; importing typing for it would be most of our own import
 if TYPE_CHECKING:
+    from . import accountability as accountability
     from . import aio as aio
     from . import attachment as attachment
     from . import chat as chat
     from . import conversation as conversation
     from . import copying as copying
+    from . import erasures as erasures
     from . import errors as errors
     from . import events as events
     from . import formats as formats
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from . import store as store
     from . import threads as threads
     from . import usage as usage
+    from .accountability import acting
     from .aio import AsyncConversation, AsyncStore, open_async
     from .conversation import Conversation
     from .errors import *  # noqa: F403  # each error, as said above
@@ -68,6 +71,7 @@ __all__ = [
     "Saved",
     "Store",
     "__version__",
+    "acting",
     "compare",
     "history",
     "into",
@@ -81,6 +85,7 @@ __all__ = [
 
 # Where each name lives. A test compares this with __all__ and with the imports above.
 _HOMES = {
+    "accountability": ("acting",),
     "aio": ("AsyncConversation", "AsyncStore", "open_async"),
     "conversation": ("Conversation",),
     "errors": ("HithertoError",),
@@ -95,21 +100,9 @@ _HOMES = {
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 _MODULES = (
-    *("aio", "attachment", "chat", "conversation", "copying", "erasures", "errors", "events", "formats", "keys"),
-    *(
-        "listing",
-        "model",
-        "recorder",
-        "records",
-        "reports",
-        "rescue",
-        "retention",
-        "sanitiser",
-        "snapshots",
-        "store",
-        "threads",
-        "usage",
-    ),
+    *("accountability", "aio", "attachment", "chat", "conversation", "copying", "erasures", "errors", "events"),
+    *("formats", "keys", "listing", "model", "recorder", "records", "reports", "rescue", "retention", "sanitiser"),
+    *("snapshots", "store", "threads", "usage"),
 )
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ._erasure import ledger, ledger_file, replaying
+from .accountability import Actor
 from .errors import InvalidArgument
 from .model import to_datetime
 from .store import Store
@@ -34,7 +35,7 @@ class Entry(Struct, frozen=True):
     id: str  # a keyed hash of the id of the conversation
     at: datetime  # when it was purged last
     reason: str
-    actor: str | None = None
+    actor: Actor | None = None
 
 
 def entries(store: "Store | AsyncStore") -> Iterator[Entry]:

@@ -24,6 +24,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from ._system import forks
+from .accountability import Actor
 from .errors import Closed, HithertoError, InvalidArgument
 
 __all__ = [
@@ -86,6 +87,7 @@ class ConversationDeleted(Event, frozen=True):
 
     conversation: str
     reason: str
+    actor: Actor | None = None
 
 
 class PurgeFailure(NamedTuple):
@@ -107,6 +109,7 @@ class PurgeCompleted(Event, frozen=True):
     purged_count: int
     failures: tuple[PurgeFailure, ...] = ()
     seconds: float = 0.0  # from the call to the removal of the last byte
+    actor: Actor | None = None  # on whose behalf; None: nobody was named
 
 
 class SweepFinished(Event, frozen=True):
@@ -117,6 +120,7 @@ class SweepFinished(Event, frozen=True):
     skipped: int
     failures: int
     seconds: float
+    actor: Actor | None = None
 
 
 class CapacityWarning(Event, frozen=True):
@@ -146,6 +150,7 @@ class KeyRotated(Event, frozen=True):
 
     key_id: str | None
     conversations: int
+    actor: Actor | None = None
 
 
 _deferring: set[int] = set()  # threads that hold a lock

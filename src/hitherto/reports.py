@@ -9,6 +9,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from .accountability import Actor
 from .events import PurgeFailure
 from .model import Message, Saved, Setup, Usage
 
@@ -227,6 +228,7 @@ class PurgeReport(Struct, frozen=True):
     failures: tuple[PurgeFailure, ...] = ()
     scrub_pending: bool = False  # a reader delays the removal of the last bytes from the files; `scrub` finishes it
     purged: tuple[str, ...] = ()  # ids: of conversations, and of messages that were in quarantine
+    actor: Actor | None = None  # on whose behalf; None: nobody was named
 
 
 class Replay(Struct, frozen=True):
@@ -254,6 +256,7 @@ class RotationReport(Struct, frozen=True):
     complete: bool  # nothing needs the old key any more
     failures: tuple[tuple[str, str], ...] = ()  # id and error: these still need it
     scrub_pending: bool = False  # a reader delays the removal of the old bytes from the files; `scrub` finishes it
+    actor: Actor | None = None  # on whose behalf it was begun
 
 
 class CloseReport(Struct, frozen=True):

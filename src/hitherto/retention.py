@@ -23,6 +23,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from .accountability import Actor
 from .errors import InvalidArgument
 from .events import PurgeFailure
 from .model import from_datetime
@@ -140,6 +141,7 @@ class SweepReport(Struct, frozen=True):
     failures: tuple[PurgeFailure, ...] = ()
     scrub_pending: bool = False  # a reader delays the removal of bytes from the files; `scrub` finishes it
     reason: str = "retention-expired"
+    actor: Actor | None = None  # on whose behalf; None: the store did it by itself, or nobody was named
     behind_seconds: float = 0.0  # how far the clock was ahead of the time that the sweep trusted
 
     @property

@@ -581,8 +581,8 @@ FIRST = [
     "_engine.typed_items", "_engine.workspace", "_erasure", "_erasure.maintenance", "_erasure.purge",
     "_erasure.purging", "_erasure.schedule", "_erasure.shutdown", "_sealing", "_sealing.codec",
     "_sealing.quarantine", "_search", "_search.search", "_system", "_system.forks", "_system.locations",
-    "_system.own_files", "attachment", "backend", "conversation", "errors", "events", "ids", "items", "listing",
-    "model", "opening", "reports", "store", "telemetry", "textindex",
+    "_system.own_files", "accountability", "attachment", "backend", "conversation", "errors", "events", "ids", "items",
+    "listing", "model", "opening", "reports", "store", "telemetry", "textindex",
 ]  # fmt: skip
 
 

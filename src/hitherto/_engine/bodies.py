@@ -21,6 +21,7 @@ from msgspec import ValidationError as _ValidationError
 from msgspec.structs import replace
 
 from .._sealing.codec import Envelope
+from ..accountability import Actor
 from ..attachment import LARGE, Attachment
 from ..backend import ConversationRow, MessageRow, PackRow
 from ..errors import Damaged, Hint, InvalidMessage
@@ -80,7 +81,7 @@ class Erasure(Struct, frozen=True, omit_defaults=True):
     marks: tuple[bytes, ...]  # one for each time that a conversation of this id was purged
     at: int  # when it was purged last, microseconds
     reason: str
-    actor: str | None = None
+    actor: Actor | None = None
 
 
 class Meta(Struct, frozen=True, omit_defaults=True):
@@ -110,6 +111,7 @@ class WorkspaceMeta(Struct, frozen=True, omit_defaults=True):
     name: str = ""  # of the workspace, if it is sealed
     retired: dict[bytes, bytes] = {}  # while keys are rotated: wrapping keys of before, by the ids of their keys
     retention_days: int = 0  # after so many days without a word a conversation is due; 0: never
+    rotated_by: Actor | None = None  # who began the last rotation of keys, sealing or unsealing
     replaying: bool = False  # the erasure ledger is being replayed: what is in it and came back is being purged
     quota_bytes: int = 0  # of content; 0: as much as the disk holds
     expiring: bool = False  # a conversation has, or had, an expiry of its own

@@ -26,6 +26,7 @@ from datetime import datetime
 from functools import partial
 from typing import Protocol, cast
 
+from ..accountability import current
 from ..backend import (
     DONE,
     INTERNAL_KINDS,
@@ -86,11 +87,12 @@ def report_stored(batch: Batch, at: datetime) -> list[Event]:
 def report_deletion(reason: str) -> Tell:
     """Return what makes the events of deleting, with this reason: a conversation is deleted, or changed if a part of it
     is left."""
+    actor = current()
 
     def tell(batch: Batch, at: datetime) -> list[Event]:
         meant = [change for change in batch.changes if change.row is None or change.row.kind not in INTERNAL_KINDS]
         names = [(show_conversation_id(change.conversation), change.row is None) for change in meant]
-        gone: list[Event] = [ConversationDeleted(at, name, reason) for name, is_gone in names if is_gone]
+        gone: list[Event] = [ConversationDeleted(at, name, reason, actor) for name, is_gone in names if is_gone]
         return [*gone, *(ConversationStored(at, name, 0) for name, is_gone in names if not is_gone)]
 
     return tell

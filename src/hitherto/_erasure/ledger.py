@@ -23,10 +23,10 @@ from msgspec.structs import replace
 
 from .._engine.bodies import Erasure, Meta, encode, meta_place, open_meta
 from .._engine.workspace import add_description, new_row
+from ..accountability import current
 from ..backend import ERASED, Change, ConversationRow
 from ..errors import Damaged
 from ..events import warn
-from .purge import Account
 
 if TYPE_CHECKING:
     from .._engine.engine import Engine
@@ -68,21 +68,19 @@ def read(engine: "Engine", row: ConversationRow) -> Erasure:
     return erasure
 
 
-def changes(engine: "Engine", doomed: Sequence[ConversationRow], account: Account) -> tuple[Change, ...]:
+def changes(engine: "Engine", doomed: Sequence[ConversationRow], reason: str) -> tuple[Change, ...]:
     """Return the changes that enter these conversations, for the commit that removes them. That commit must require the
     workspace's row as it was before this call: each entry gets a key of its own."""
     now = engine.clock()
-    entered = {
-        entry_id(engine, row.id): Erasure((mark_of(engine, row),), now, account.reason, account.actor) for row in doomed
-    }
+    entered = {entry_id(engine, row.id): Erasure((mark_of(engine, row),), now, reason, current()) for row in doomed}
     return put(engine, entered)
 
 
-def entering(engine: "Engine", account: Account) -> Callable[[ConversationRow, Change], Sequence[Change]]:
+def entering(engine: "Engine", reason: str) -> Callable[[ConversationRow, Change], Sequence[Change]]:
     """Return what enters a conversation, beside the change that removes it."""
 
     def beside(row: ConversationRow, change: Change) -> Sequence[Change]:
-        return () if change.row is not None or row.kind == ERASED else changes(engine, [row], account)
+        return () if change.row is not None or row.kind == ERASED else changes(engine, [row], reason)
 
     return beside
 

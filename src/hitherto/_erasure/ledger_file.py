@@ -18,6 +18,7 @@ from msgspec import DecodeError, Struct, ValidationError, json
 
 from .._engine.bodies import Erasure
 from .._system import own_files
+from ..accountability import Actor
 from ..errors import CannotOpen, Damaged, InvalidArgument, NotFound, StorageError, StorageFull
 from ..model import from_datetime, to_datetime
 
@@ -36,7 +37,7 @@ class _Line(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
     marks: tuple[str, ...]
     at: datetime
     reason: str
-    actor: str | None = None
+    actor: Actor | None = None
 
 
 class _End(Struct, frozen=True, forbid_unknown_fields=True):

@@ -3,16 +3,10 @@
 `purging` carries it out, and `shutdown.Purges` remembers it until its last byte is out of the files.
 """
 
-from msgspec import Struct
+from msgspec import Struct, field
 
+from ..accountability import Actor, current
 from ..events import PurgeFailure
-
-
-class Account(Struct, frozen=True):
-    """Why something is purged, and by whom."""
-
-    reason: str
-    actor: str | None = None
 
 
 class Purge(Struct, eq=False):
@@ -20,6 +14,7 @@ class Purge(Struct, eq=False):
 
     reason: str
     began: int  # microseconds
+    actor: Actor | None = field(default_factory=current)
     count: int = 0
     failures: tuple[PurgeFailure, ...] = ()
     completed: bool = False

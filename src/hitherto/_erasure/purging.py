@@ -23,7 +23,7 @@ from ..events import as_failures
 from ..ids import parse_conversation_id, show_conversation_id
 from ..model import to_datetime
 from ..reports import PurgeReport
-from .purge import Account, Purge
+from .purge import Purge
 
 if TYPE_CHECKING:
     from .._engine.engine import Engine
@@ -70,14 +70,15 @@ def purge(engine: "Engine", conversation: str, reason: str) -> PurgeReport:
 
     purge = Purge(reason, started)
     with engine.purges.under_way(purge):
-        engine.change(id, make, always=True, tell=report_deletion(reason), beside=entering(engine, Account(reason)))
+        engine.change(id, make, always=True, tell=report_deletion(reason), beside=entering(engine, reason))
         purge.count = 1
         engine.forget(doomed[-1])
         forgotten = engine.search.forget(_PURGE_SECONDS)
         purge.failures = as_failures(reach_copies(engine, copies))
         scrubbed = engine.purges.finish(purge, lambda: engine.backend.scrub() and forgotten)
     times = to_datetime(started), to_datetime(engine.clock())
-    return PurgeReport(reason, *times, 1, purge.failures, not scrubbed, (show_conversation_id(id),))
+    purged = (show_conversation_id(id),)
+    return PurgeReport(reason, *times, 1, purge.failures, not scrubbed, purged, purge.actor)
 
 
 def purge_quarantine(engine: "Engine", older_than_seconds: float) -> PurgeReport:
@@ -90,7 +91,7 @@ def purge_quarantine(engine: "Engine", older_than_seconds: float) -> PurgeReport
         purge.count, purge.failures = len(purged), as_failures(failures)
         scrubbed = engine.purges.finish(purge, engine.scrub)
     done = to_datetime(started), to_datetime(engine.clock()), purge.count, purge.failures, not scrubbed
-    return PurgeReport(purge.reason, *done, tuple(purged))
+    return PurgeReport(purge.reason, *done, tuple(purged), purge.actor)
 
 
 # -- what is in quarantine
@@ -136,7 +137,7 @@ def _destroy(engine: "Engine", conversation: bytes, message: int | None, failure
 
     with suppress(NotFound):  # it is gone already
         tell = report_deletion("corruption-detected")
-        beside = entering(engine, Account("corruption-detected"))
+        beside = entering(engine, "corruption-detected")
         engine.change(conversation, make, always=True, tell=tell, beside=beside)
     failures.update(checkpoint_copies.reach(engine, copies))
     return not readable

@@ -30,7 +30,7 @@ def purge_many(engine: "Engine", reason: str, batches: Iterable[Sequence[bytes]]
         for ids in batches:
             job.take(ids)
         done = job.finish()
-    parts = done.purged_count, done.failures, done.scrub_pending, done.swept
+    parts = done.purged_count, done.failures, done.scrub_pending, done.swept, done.actor
     return PurgeReport(reason, done.started_at, done.completed_at, *parts)
 
 

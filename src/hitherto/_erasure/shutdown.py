@@ -222,4 +222,5 @@ class Purges:
     def _tell(self, purge: Purge) -> None:
         now = self._clock()
         seconds = max(0.0, (now - purge.began) / 1_000_000)
-        self._listeners.emit(PurgeCompleted(to_datetime(now), purge.reason, purge.count, purge.failures, seconds))
+        done = purge.count, purge.failures, seconds, purge.actor
+        self._listeners.emit(PurgeCompleted(to_datetime(now), purge.reason, *done))

@@ -60,7 +60,7 @@ from ..model import from_datetime, to_datetime
 from ..retention import Candidate, RetentionPolicy, SweepPlan, SweepReport, decide, plan
 from .checkpoint_copies import note, reach
 from .ledger import changes
-from .purge import Account, Purge
+from .purge import Purge
 
 if TYPE_CHECKING:
     from .._engine.engine import Engine
@@ -409,7 +409,7 @@ class Sweep:
 
     def _written(self, doomed: Sequence[ConversationRow], copies: _Copies, require: _Require) -> bool:
         space = self._engine.workspace
-        entries = changes(self._engine, doomed, Account(self.reason))
+        entries = changes(self._engine, doomed, self.reason)
         batch = Batch((*(Change(row.id, row.token, None) for row in doomed), *entries), require)
         outcome = self._engine.committer.write(batch, always=True, tell=report_deletion(self.reason))
         if isinstance(outcome, Stale) and outcome.conversation == space.row.id:
@@ -478,6 +478,7 @@ class Sweep:
             as_failures(self.failures),
             scrub_pending,
             behind_seconds=0.0 if self._planned or late <= _LATE_SECONDS else late,
+            actor=self._purged.actor,
         )
 
     def _scrub(self) -> bool:
@@ -496,7 +497,8 @@ class Sweep:
         days = None if report.policy is None else report.policy.days
         purged, skipped, failed = len(report.swept), len(report.skipped), len(report.failures)
         seconds = time.monotonic() - self._began
-        self._engine.listeners.emit(SweepFinished(report.completed_at, days, purged, skipped, failed, seconds))
+        counts = purged, skipped, failed, seconds
+        self._engine.listeners.emit(SweepFinished(report.completed_at, days, *counts, report.actor))
         import logging  # noqa: PLC0415  # rarely needed
 
         rule = "no policy" if days is None else f"{days} days"

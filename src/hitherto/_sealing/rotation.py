@@ -39,6 +39,7 @@ from .._engine.retry import retry
 from .._engine.signals import KeyChanged, RowChanged
 from .._engine.typed_items import item_place
 from .._engine.workspace import KeyState
+from ..accountability import current
 from ..backend import WORKSPACE, Batch, Change, ConversationRow, Done, ItemRow, KeyShape, Stale, Where
 from ..errors import Busy, Damaged, Hint, HithertoError, InvalidArgument, NotFound
 from ..events import KeyRotated, warn
@@ -178,7 +179,7 @@ def _set(
             raise KeyChanged
         name = "" if codec is None else engine.backend.info.workspace_name
         meta = replace(meta, retired=retired, name=name)
-        meta = lease.with_lease(meta) if every_key is None else lease.without_lease(meta)
+        meta = lease.with_lease(replace(meta, rotated_by=current())) if every_key is None else lease.without_lease(meta)
         envelope: Envelope = Plain() if codec is None else codec.draft(row.id, slots)
         put, lost = _notes_anew(engine, row.id, old, envelope)
         after = next_row(
@@ -271,8 +272,9 @@ def go_on(
         raise
     engine.search.restart()
     scrubbed = engine.backend.scrub()
-    engine.listeners.emit(KeyRotated(to_datetime(engine.clock()), engine.key_id, changed))
-    return RotationReport(changed, True, (), not scrubbed)
+    actor = engine.workspace.meta.rotated_by
+    engine.listeners.emit(KeyRotated(to_datetime(engine.clock()), engine.key_id, changed, actor))
+    return RotationReport(changed, True, (), not scrubbed, actor)
 
 
 def _wait(engine: "Engine", progress: Callable[[RotationProgress], None] | None, give_up: float) -> None:

@@ -12,7 +12,7 @@ import click
 from .. import errors
 from ._exit_codes import UNSOUND
 from ._export_import import open_for_long_read
-from ._options import without_asking
+from ._options import accountable, without_asking
 from ._output import Meter, confirm, count_of, print_json
 from ._store_options import Place, with_place
 from ._terminal import print_error, say
@@ -48,6 +48,7 @@ def backup(place: Place, file: str, as_json: bool) -> None:
 @click.option("--erasures", metavar="FILE", help="The erasure ledger: what is in it is purged from the restored store.")
 @click.option("--even-purged", is_flag=True, help="Also what was purged since the backup, which goes again otherwise.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@accountable
 @with_place
 def restore(
     place: Place,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ._options import without_asking
+from ._options import accountable, without_asking
 from ._output import Meter, confirm, print_json, print_lines
 from ._purge_person import purge_fields, report_purges
 from ._store_options import Place, with_place
@@ -67,6 +67,7 @@ def keep(place: Place, file: str, as_json: bool) -> None:
 @click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False))
 @without_asking
 @click.option("--json", "as_json", is_flag=True, help="The report as one JSON object.")
+@accountable
 @with_place
 def replay(place: Place, file: str, yes: bool, as_json: bool) -> int:
     """Purge again what is in FILE and came back: with a backup that was copied by hand, for example.

@@ -19,7 +19,7 @@ from .. import errors
 from .._system import config_file
 from .._system.terminal_text import escape_control_characters
 from ._exit_codes import LOCKED, UNSOUND
-from ._options import without_asking
+from ._options import accountable, without_asking
 from ._output import Meter, confirm, print_json
 from ._store_options import Place, key_from, with_place
 from ._terminal import say
@@ -112,6 +112,7 @@ def _try_opening(place: Place) -> tuple[bool | None, str | None]:
 @_to
 @click.option("--reencrypt", is_flag=True, help="Encrypt everything anew: for a key that may have leaked.")
 @without_asking
+@accountable
 @with_place
 def rotate(place: Place, to: str, reencrypt: bool, yes: bool) -> int:
     """Give a sealed store the key that is in --to. From the first moment on, only that one opens it.
@@ -138,6 +139,7 @@ def rotate(place: Place, to: str, reencrypt: bool, yes: bool) -> int:
 @key.command(short_help="Seal a store that is plain.")
 @_to
 @without_asking
+@accountable
 @with_place
 def seal(place: Place, to: str, yes: bool) -> int:
     """Encrypt everything in a plain store with the key that is in --to. `hitherto key new` makes it before.
@@ -156,6 +158,7 @@ def seal(place: Place, to: str, yes: bool) -> int:
 
 @key.command(short_help="Make a sealed store plain.")
 @without_asking
+@accountable
 @with_place
 def unseal(place: Place, yes: bool) -> int:
     """Decrypt everything in a sealed store: then the file, or the database, can be read without a key."""

@@ -4,6 +4,7 @@ They are separate from `_store_options`, so that the list of commands is shown w
 """
 
 from collections.abc import Callable
+from functools import wraps
 from typing import TypeVar
 
 import click
@@ -35,3 +36,23 @@ def options(command: _Command) -> _Command:
 def without_asking(command: _Command) -> _Command:
     """Add the option --yes, for every command that asks before it destroys or replaces something."""
     return click.option("--yes", "-y", is_flag=True, help="Do not ask.")(command)
+
+
+def accountable(command: _Command) -> _Command:
+    """Add the options --actor and --why, for every command that destroys something or changes keys or rules."""
+
+    @wraps(command)
+    def run(*args: object, actor: str | None, why: str, **given: object) -> object:
+        if actor is None:
+            if why:
+                raise click.UsageError("--why says why --actor does this")
+            return command(*args, **given)
+        from ..accountability import acting  # noqa: PLC0415  # help needs none
+
+        with acting(actor, why=why):
+            return command(*args, **given)
+
+    click.option("--why", metavar="TEXT", default="", help="Why, beside --actor.")(run)
+    return click.option(
+        "--actor", metavar="NAME", envvar="HITHERTO_ACTOR", help="On whose behalf, for reports and the erasure ledger."
+    )(run)  # type: ignore[return-value]  # it is called as the command is

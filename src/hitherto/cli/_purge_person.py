@@ -97,6 +97,7 @@ def purge_fields(id: str | None, report: "PurgeReport", pending: bool) -> dict[s
         "completed_at": report.completed_at,
         "purged": report.purged_count,
         "ids": report.purged,
+        "actor": report.actor,
         "failures": [{"id": failure.id, "error": failure.error} for failure in report.failures],
         "scrub_pending": pending,
     }

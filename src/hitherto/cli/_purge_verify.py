@@ -15,7 +15,7 @@ from ._completion import complete_ids
 from ._conversation import parse_metadata
 from ._exit_codes import BUSY, UNSOUND
 from ._ids import find_conversation, is_message
-from ._options import without_asking
+from ._options import accountable, without_asking
 from ._output import Meter, confirm, count_of, paint, print_json, print_lines
 from ._purge_person import purge_fields, purge_person, report_purges
 from ._store_options import Place, with_place
@@ -88,6 +88,7 @@ def verify_fields(report: "VerifyReport") -> dict[str, object]:
 @without_asking
 @click.option("--dry-run", is_flag=True, help="Only report what would be destroyed.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a conversation; without ID one in all.")
+@accountable
 @with_place
 def purge(
     place: Place,
@@ -204,6 +205,7 @@ def list_quarantine(place: Place, as_json: bool) -> None:
 )  # fmt: skip
 @without_asking
 @click.option("--json", "as_json", is_flag=True, help="The report as one JSON object.")
+@accountable
 @with_place
 def purge_quarantine(place: Place, days: float, yes: bool, as_json: bool) -> int:
     """Destroy what is in quarantine: a message with all that stands below it, or a conversation.

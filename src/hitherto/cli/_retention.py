@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .. import errors
-from ._options import without_asking
+from ._options import accountable, without_asking
 from ._output import Meter, confirm, print_json, print_lines
 from ._store_options import Place, with_place
 from ._terminal import line, say
@@ -68,6 +68,7 @@ def _parse_days(ctx: click.Context, param: click.Parameter, given: str) -> int |
 @retention.command("set", short_help="Set the policy, or turn it off.")
 @click.argument("days", default="30", callback=_parse_days, metavar="[DAYS|off]")
 @without_asking
+@accountable
 @with_place
 def set_(place: Place, days: int | None, yes: bool) -> int:
     """Keep conversations for DAYS days after the last word in them: 1 to 3,650, 30 without a number. `off` keeps all. 7
@@ -95,6 +96,7 @@ def set_(place: Place, days: int | None, yes: bool) -> int:
 @click.option("--dry-run", is_flag=True, help="Only print the plan, with reasons.")
 @without_asking
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; with --dry-run one a conversation.")
+@accountable
 @with_place
 def run(place: Place, days: int | None, dry_run: bool, yes: bool, as_json: bool) -> int:
     """Destroy for good the conversations that are due, with their branches, attachments and search words.
