@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import hitherto
-from hitherto import Key, Message, Store
+from hitherto import Block, Key, Message, Store
 from hitherto.errors import CannotOpen
 from hitherto.recall.answers import MOST_BYTES, USUAL_BYTES, Answer, cut, name, quote
 from hitherto.recall.looking_up import Recall, Scope
@@ -71,6 +71,25 @@ def test_a_question_is_found_read_and_followed_to_its_branches(store: Store, rec
     assert "on a branch that was left" in ask(recall, "search", query="tab")
     assert '"Build"' in ask(recall, "list")
     assert "0 answers" in ask(recall, "usage") or "No answer" in ask(recall, "usage")
+
+
+def test_who_asks_the_same_again_finds_the_answer_and_not_the_asking(store: Store, recall: Recall) -> None:
+    """The control: the search itself finds the earlier question, the call, and what it quoted."""
+    said = store.start(title="Build").append(Message.assistant("An unused import in setup.py breaks the linter."))
+    question = "how did we fix the broken linting?"
+    again = store.start()
+    asked = again.append(Message.user(question))
+    call = again.append(
+        Message("assistant", (Block.tool_call("c1", "mcp__hitherto__search", {"query": question}),), raw=None)
+    )
+    result = again.append(Message.tool_result("c1", ask(recall, "search", query=question) + "\n> " + question))
+    prompt = again.append(Message("event", (Block.text(f"# Environment: {question}"),), raw={"role": "system"}))
+    found = ask(recall, "search", query=question)
+    assert [one for one in (asked, said) if one.id in found] == [asked, said]
+    assert found.index(asked.id) < found.index("The nearest, which have some") < found.index(said.id)
+    assert not [one for one in (call, result, prompt) if one.id in found]
+    raw = {hit.message_id for hit in store.search(question)}
+    assert raw >= {asked.id, call.id, result.id, prompt.id}
 
 
 def test_planted_text_stays_quoted_and_visible(store: Store, recall: Recall) -> None:

@@ -18,6 +18,7 @@ from ..ids import parse_conversation_id
 from .answers import DATA, USUAL_BYTES, Answer, cut, name, one_line, quote
 
 if TYPE_CHECKING:
+    from .._search.answering import Mode
     from ..conversation import Conversation
     from ..listing import ConversationInfo
     from ..model import Block, Saved
@@ -130,7 +131,8 @@ class Recall:
             if not talks[hit.conversation].exportable:
                 kept_in += 1
                 continue
-            found.append(hit)
+            if _is_said(store, hit):
+                found.append(hit)
             if len(found) > offset + limit:
                 break
         shown, more = found[offset : offset + limit], len(found) > offset + limit
@@ -140,6 +142,9 @@ class Recall:
         nearest = shown[0].tier == "nearest"
         answer.add(f"{'No message has all of these words. The nearest' if nearest else 'Messages'}: {DATA}")
         for number, hit in enumerate(shown):
+            if hit.tier == "nearest" and not nearest:
+                nearest = True
+                answer.add("The nearest, which have some of these words:")
             if not answer.add(self._describe(store, hit, talks[hit.conversation]), keep=_NOTE):
                 shown, more = shown[:number], True
                 break
@@ -148,13 +153,23 @@ class Recall:
         return answer.text()
 
     def _hits(self, store: "Store", query: str, given: "_Given") -> "Iterator[Hit]":
-        """Yield the hits of one tier, a page at a time, because some of them are left out."""
+        """Yield the matches, and the nearest after them: a question that was asked before would match itself alone."""
+        seen = set()
+        for hit in self._hits_of("auto", store, query, given):
+            seen.add(hit.message_id)
+            yield hit
+            is_match = hit.tier == "match"
+        if seen and is_match:
+            yield from (hit for hit in self._hits_of("nearest", store, query, given) if hit.message_id not in seen)
+
+    def _hits_of(self, mode: "Mode", store: "Store", query: str, given: "_Given") -> "Iterator[Hit]":
+        """Yield hits a page at a time, because some of them are left out."""
         offset, page = 0, 50
         days = given.number("days", 0, 0, 36_500)
         since = datetime.now(UTC) - timedelta(days=days) if days else None
         while True:
             hits = store.search(
-                query, mode="auto", order="best", limit=page, offset=offset, project=self._scope.project, since=since
+                query, mode=mode, order="best", limit=page, offset=offset, project=self._scope.project, since=since
             )
             yield from hits
             if len(hits) < page or offset >= 9_000:
@@ -311,6 +326,19 @@ def _names(info: "ConversationInfo") -> set[str | None]:
 def _explain(error: HithertoError) -> str:
     hint = f"\nhint: {one_line(error.hint)}" if error.hint else ""
     return cut(f"error: {one_line(str(error))}{hint}", USUAL_BYTES)
+
+
+def _is_said(store: "Store", hit: "Hit") -> bool:
+    """Return False for a program's prompt, and for a call of these tools and its answer: what they quote is found where
+    it was said."""
+    try:
+        message = store.message(hit.message_id, attachments="lazy")
+    except NotFound:  # deleted at this moment
+        return False
+    is_prompt = message.role == "system" or (message.role == "event" and message.raw is not None)
+    is_call = any("hitherto" in (block.tool_name or "") for block in message.blocks if block.type == "tool_call")
+    is_answer = message.role == "tool_result" and DATA in message.text
+    return not (is_prompt or is_call or is_answer)
 
 
 def _branch(store: "Store", hit: "Hit", talk: "Conversation") -> str:
