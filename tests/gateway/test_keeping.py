@@ -112,6 +112,24 @@ def test_titles_sub_agents_and_new_beginnings_of_claude_code(store: Store, upstr
     assert "search" in aside
 
 
+def test_a_session_has_the_first_words_of_the_person_as_its_title(tmp_path: Path, upstream: Scripted) -> None:
+    """Without the rest that the program put around them, without a secret, and until it is given another title."""
+    token = "ghp_Zk93hTq0LmXw7RvB2sNcYd5PfGj8KaEu1iOo"
+    asked = f"<system-reminder>\nUse tools.\n</system-reminder>\n {'why ' * 14}does {token} break the lint step?"
+    session = {"X_Claude_Code_Session_Id": "s-1"}
+    with hitherto.open(tmp_path / "a.db", sanitiser=Sanitiser.secrets()) as store:
+        with running(store, upstream) as one:
+            say(one, upstream, asking("name this", tools=[]), "a name", **session)
+            say(one, upstream, asking(asked), "so", **session)
+            talk = store.find("claude-code/s-1")
+            assert talk is not None
+            assert talk.title.startswith("why why ")
+            assert "ghp" not in talk.title
+            talk.rename("Lint")
+            say(one, upstream, asking(asked, "so", "and now?"), "done", **session)
+        assert store.conversation(talk.id).title == "Lint"
+
+
 def test_threads_of_codex_are_sub_agents_of_their_session(store: Store, upstream: Scripted) -> None:
     root = {"session-id": "c-1", "thread-id": "c-1", "x-codex-turn-metadata": '{"request_kind":"turn"}'}
     child = {"session-id": "c-1", "thread-id": "c-2", "x-openai-subagent": "collab_spawn"}

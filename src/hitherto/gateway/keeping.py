@@ -9,7 +9,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,7 @@ from ..recorder._responses import decode_request
 from ..recorder._sdk import Listening, RecordedExchange, dialect_of_path
 from .belonging import Belonging, find_belonging
 from .decoding import decode
+from .naming import make_title
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -56,17 +57,28 @@ class Keeper:
 
     def begin(self, sent: Sent) -> RecordedExchange | None:
         """Keep a request. None if it is no chat. Raises `HithertoError` or `CannotDecode` if it cannot be kept."""
-        if dialect_of_path(sent.path) is None:
+        dialect = dialect_of_path(sent.path)
+        if dialect is None:
             return None
         self._check_file()
         encoding = sent.headers.get("content-encoding", "")
         sent = replace(sent, body=decode(sent.body, encoding))
-        decode_request(sent.body)  # a body that is no request begins no conversation
+        body = decode_request(sent.body)  # a body that is no request begins no conversation
         belonging = find_belonging(sent)
         listening = self._listening(belonging.user)
         talk = self._find_conversation(belonging)
         with nullcontext() if talk is None else into(talk):
-            return listening.on_request(sent, is_main=belonging.is_main)
+            exchange = listening.on_request(sent, is_main=belonging.is_main)
+        if talk is not None and belonging.run is None and not talk.title:
+            with suppress(HithertoError):  # all is kept without a title, and the next request tries again
+                self._name(talk, dialect, body)
+        return exchange
+
+    def _name(self, talk: Conversation, dialect: str, body: dict[str, object]) -> None:
+        """Give a conversation a title, if a person says something in this request."""
+        title = make_title(find_dialect(dialect).parse_request(body).messages, self.store.engine.redactor)
+        if title:
+            talk.rename(title)
 
     def _check_file(self) -> None:
         """Raise `StorageError` if the file of the store has been deleted or moved: the system goes on taking what is
