@@ -39,6 +39,7 @@ _LONG = (
     "adapters",
     "viewer",
     "gateway",
+    "rescue",
 )  # each takes minutes; load, tasks_postgres and growth run on PostgreSQL, adapters in the frameworks' environments,
 # the viewer in a browser
 _USUAL = [name for name in MEASUREMENTS if name not in _LONG]

@@ -30,6 +30,7 @@ from ._peers import peers
 from ._recall import recall
 from ._recording import recording
 from ._records import records
+from ._rescuing import rescuing
 from ._resuming import resume, resume_sealed
 from ._sanitising import sanitising
 from ._sealing import purging, rotating
@@ -633,4 +634,5 @@ MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "growth": growth,
     "viewer": viewer,
     "gateway": gateway,
+    "rescue": rescuing,
 }

@@ -27,7 +27,7 @@ from hitherto.ids import new_conversation_id
 from ._messages import Plain, to_dict, to_message
 
 _CHUNK = 1_000  # messages in one write, below the limit of 10 MB
-_KEY = bytes(range(32))  # of sealed stores, unless a file beside them has another one
+SEALED_KEY = bytes(range(32))  # of sealed stores, unless a file beside them has another one
 _TOUCH = "INSERT INTO conversation VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET active_at = excluded.active_at"
 
 
@@ -228,7 +228,7 @@ class Sealed(Ours):
     @staticmethod
     def _key(folder: str) -> Key | None:
         file = key_file(folder)
-        return Key.from_file(file) if file.exists() else Key(_KEY)
+        return Key.from_file(file) if file.exists() else Key(SEALED_KEY)
 
 
 def key_file(folder: str) -> Path:
@@ -276,7 +276,7 @@ class Tasks:
 class SealedTasks(Tasks):
     """The same, sealed."""
 
-    _key = Key(_KEY)
+    _key = Key(SEALED_KEY)
 
 
 class Words:

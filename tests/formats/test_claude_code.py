@@ -6,6 +6,7 @@ with two parallel calls, a sub-agent and a compaction, and a fork of it. The tex
 Requirements: F1, F2.
 """
 
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +15,11 @@ from typing import Any
 import pytest
 
 import hitherto
-from hitherto import Conversation, Saved, Store, formats
+from hitherto import Conversation, Key, Saved, Store, formats
 from hitherto.dialects import dialect
 from hitherto.errors import PartialImport
 from hitherto.formats.importers import claude_code
+from hitherto.ids import RUN
 
 PROGRAM = Path(__file__).parents[1] / "data" / "programs" / "claude-code"
 SESSION = "5e551011-0000-4000-8000-000000000001"
@@ -433,3 +435,27 @@ def test_a_document_says_what_no_person_wrote(store: Store, tmp_path: Path) -> N
     text = (tmp_path / "all.md").read_text()
     assert text.count("· not by a person: `summary`") == 1
     assert text.count("· not by a person: `command`") == 2
+
+
+@pytest.mark.parametrize("key", [None, Key(b"k" * 32)], ids=["plain", "sealed"])
+def test_full_runs_come_packed_and_the_rest_grows(tmp_path: Path, key: Key | None) -> None:
+    session = Session()
+    for n in range(1, 2 * RUN + 4):
+        session.user(n, n - 1 or None, f"message {n}")
+    with hitherto.open("memory:", key=key) as store:
+        formats.load(session.write(tmp_path / f"{SESSION}.jsonl"), store)
+        assert [pack.count for pack in store.backend.packs(range(0, store.backend.edge(), RUN))] == [RUN, RUN]
+        for n in range(2 * RUN + 4, 3 * RUN + 3):
+            session.user(n, n - 1, f"message {n}")
+        assert formats.load(session.write(tmp_path / f"{SESSION}.jsonl"), store).messages == RUN - 1
+        (talk,) = store.conversations().items
+        assert [message.text for message in store.conversation(talk.id).thread()] == [
+            f"message {n}" for n in range(1, 3 * RUN + 3)
+        ]
+        assert store.verify().ok
+
+
+def test_a_session_comes_through_a_pipe() -> None:
+    session = Session().user(1, None, "hello").answer(2, 1, "yes")
+    with hitherto.open("memory:") as store:
+        assert formats.load(io.BytesIO("\n".join(session.lines).encode()), store).messages == 2

@@ -25,13 +25,14 @@ from ..accountability import Actor
 from ..attachment import LARGE, Attachment
 from ..backend import ConversationRow, MessageRow, PackRow
 from ..errors import Damaged, Hint, InvalidMessage
-from ..ids import Names
+from ..ids import RUN, Names
 from ..model import Block, Message, Saved, Setup, Usage
 from .compression import compress, decompress
 
 T = TypeVar("T")
 
 _HOLE = 1  # the code of our msgpack extension
+LARGEST_PACK = 1 << 20  # bytes of content in a pack: reading one message of it takes a few milliseconds at most
 
 
 class Attached(Struct, frozen=True, array_like=True, gc=False):
@@ -292,6 +293,24 @@ def close_pack(envelope: Envelope, like: PackRow, messages: Sequence[PackedRaw])
     """A pack of these messages, in the place of another or of an empty one."""
     bare = replace(like, count=len(messages), body=b"")
     return replace(bare, body=envelope.close(pack_place(bare), compress(_encode(messages), level=3)))
+
+
+def close_bodies(
+    envelope: Envelope, rows: Sequence[MessageRow], contents: Sequence[bytes]
+) -> tuple[tuple[MessageRow, ...], tuple[PackRow, ...]]:
+    """Close the contents of many new messages: those of full runs as packs, the others in their rows."""
+    runs: dict[int, list[int]] = {}
+    for n, row in enumerate(rows):
+        runs.setdefault(row.number - row.number % RUN, []).append(n)
+    closed, packs = list(rows), []
+    for first, places in runs.items():
+        if len(places) == RUN and sum(rows[n].size for n in places) <= LARGEST_PACK:
+            like = PackRow(first, rows[places[0]].conversation, rows[places[0]].parent, 0, b"")
+            packs.append(close_pack(envelope, like, [pack_message(rows[n], contents[n]) for n in places]))
+            continue
+        for n in places:
+            closed[n] = replace(rows[n], body=envelope.close_message(rows[n], contents[n]))
+    return tuple(closed), tuple(packs)
 
 
 def open_pack(envelope: Envelope, pack: PackRow) -> tuple[Packed, ...]:

@@ -97,7 +97,7 @@ def _create_now(
     drafts = make(state)
     try:
         state.stage(drafts)
-        first, messages = state.prepare(row, drafts, Placement(None), head_at=more.head_at)
+        first, messages = state.prepare(row, drafts, Placement(None), head_at=more.head_at, is_packed=True)
         change = first or Change(id, None, row)
         own = tuple(rows(state.envelope, row, more.user_items))
         after = change.row or row

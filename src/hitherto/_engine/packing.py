@@ -16,7 +16,7 @@ from ..backend import Change, ConversationRow, MessageRow, PackRow
 from ..errors import Damaged, NotFound
 from ..events import warn
 from ..ids import RUN
-from .bodies import PackedRaw, close_pack, pack_message
+from .bodies import LARGEST_PACK, PackedRaw, close_pack, pack_message
 from .packs import Reader
 from .retry import MAX_LONG_ATTEMPTS, retry
 from .signals import RowChanged
@@ -24,8 +24,6 @@ from .signals import RowChanged
 if TYPE_CHECKING:
     from .engine import Engine
     from .state import ConversationState
-
-_LARGEST = 1 << 20  # bytes of content in a pack: reading one message of it takes a few milliseconds at most
 
 
 class _Built(Struct, frozen=True):
@@ -122,7 +120,7 @@ def _build(engine: "Engine", once: _Once, run: int) -> _Built | None:
     total = 0
     for n, m in enumerate(rows):
         total += m.size
-        if m.number != run + n or (total > _LARGEST and messages):
+        if m.number != run + n or (total > LARGEST_PACK and messages):
             break
         row, data = reader.content(once.envelope, m)
         if row.body is not None:

@@ -20,13 +20,24 @@ from msgspec.structs import force_setattr, replace
 
 from .._sealing.codec import Codec, Envelope, next_row
 from ..attachment import LARGE, Attachment
-from ..backend import Batch, Change, ConversationRow, Done, ItemRow, MessageRow, Missing, Stale, Tag
+from ..backend import Batch, Change, ConversationRow, Done, ItemRow, MessageRow, Missing, PackRow, Stale, Tag
 from ..errors import Busy, Conflict, ConversationFull, Damaged, NotFound, PayloadTooLarge, StorageFull
 from ..ids import RUN, new_token, show_conversation_id
 from ..model import Message, Saved, check, text_size, trace_of
 from . import items
 from .attachments import Sources, hole, open_attachment, spill, stage, unstage
-from .bodies import Attached, Body, HasAttachment, Meta, body_of, encode, meta_place, open_meta, without_holes
+from .bodies import (
+    Attached,
+    Body,
+    HasAttachment,
+    Meta,
+    body_of,
+    close_bodies,
+    encode,
+    meta_place,
+    open_meta,
+    without_holes,
+)
 from .committer import PendingCommit, Tell, report_stored
 from .filters import description_fields, description_tags
 from .items import ItemWrite
@@ -384,9 +395,10 @@ class ConversationState:
         *,
         head_at: int | None = None,
         is_bounded: bool = True,
+        is_packed: bool = False,
     ) -> tuple[Change | None, list[Saved]]:
         """The change that adds the drafts to this row, and the messages as they will be. The last one on the main flow
-        becomes the head, or the one of this place among the drafts."""
+        becomes the head, or the one of this place among the drafts. `is_packed`: full runs are packed at once."""
         engine, envelope = self.engine, self.envelope
         close, name_of = envelope.close_message, engine.message_ids.id
         known = self.find_existing(drafts)
@@ -400,6 +412,8 @@ class ConversationState:
         placed: list[int] = []
         tips, seq, head, size = row.tips, row.next_seq, row.head, row.size
         rows: list[MessageRow] = []
+        contents: list[bytes] = []
+        packs: tuple[PackRow, ...] = ()
         tags: list[Tag] = []
         attach: list[tuple[int, bytes]] = []
         messages: list[Saved] = []
@@ -427,7 +441,10 @@ class ConversationState:
                 tips = (number, *tips[: _TIPS - 1])
             tag = None if key is None else envelope.tags("key", key)[0]
             new = MessageRow(number, self.id, seq, parent, link, main, m.role, 0, at, None, tag, token, len(data))
-            force_setattr(new, "body", close(new, data))  # no other code has seen it yet
+            if is_packed:
+                contents.append(data)
+            else:
+                force_setattr(new, "body", close(new, data))  # no other code has seen it yet
             rows.append(new)
             if d.sources:
                 attach += [(number, attached.name) for attached in d.sources]
@@ -463,10 +480,12 @@ class ConversationState:
             row.count + len(rows), size, row.rewrites, row.created_at, at, row.expires_at, row.held,
             row.data_key, row.meta, b"",
         )  # fmt: skip
-        total = envelope.total(row) + envelope.weigh(rows)
+        add = tuple(rows)
+        if is_packed:
+            add, packs = close_bodies(envelope, rows, contents)
+        total = envelope.total(row) + envelope.weigh((*add, *packs))
         force_setattr(after, "proof", envelope.prove(after, total))
-        change = Change(self.id, row.token, after, add=tuple(rows), tag=tuple(tags), attach=tuple(attach))
-        return change, messages
+        return Change(self.id, row.token, after, add=add, pack=packs, tag=tuple(tags), attach=tuple(attach)), messages
 
 
 def _count_bytes(drafts: Sequence[EncodedMessage]) -> int:

@@ -212,7 +212,7 @@ class IdentityImport:
             row = state.read_stored_row()
             if _stamp(row) != stamp:
                 raise Again
-            change, messages = state.prepare(row, drafts, Placement(row.head), head_at=batch.head_at())
+            change, messages = state.prepare(row, drafts, Placement(row.head), head_at=batch.head_at(), is_packed=True)
             change = change or Change(row.id, row.token, next_row(state.envelope, row))
             after = change.row or row
             version = after.version

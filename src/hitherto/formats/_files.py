@@ -67,7 +67,7 @@ class Files:
                     yield path.relative_to(self.root).as_posix()
 
     def _refuse(self, error: OSError) -> None:
-        if not isinstance(error, FileNotFoundError):
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):  # under a file, there is nothing
             raise of_files(error, Path(error.filename or self.root))
 
     def __contains__(self, name: object) -> bool:
