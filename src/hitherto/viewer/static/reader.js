@@ -10,6 +10,7 @@ export class Reader {
     this.thread = thread;
     this.length = Number(thread.dataset.length);
     this.busy = null;
+    this.settled = Promise.resolve(); // when the message that was asked for stays where it is
     this.current = null; // the message that is read now
     this.sticky = makeSticky((id) => this.reveal(document.getElementById(`m-${id}`)));
   }
@@ -33,7 +34,22 @@ export class Reader {
     addEventListener("scroll", later, { passive: true });
     addEventListener("resize", later, { passive: true });
     this.look();
+    if (element) this.settled = this.settle(element);
     return this;
+  }
+
+  // What is loaded above the message that was asked for moves it until all of it is laid out. It is brought back, unless
+  // somebody scrolls meanwhile.
+  async settle(element) {
+    let scrolls = false;
+    for (const kind of ["wheel", "touchstart", "pointerdown", "keydown"]) {
+      addEventListener(kind, () => { scrolls = true; }, { once: true, passive: true });
+    }
+    await this.busy?.catch(() => null);
+    for (let frame = 0; frame < 3; frame++) {
+      await new Promise(requestAnimationFrame);
+      if (!scrolls) this.reveal(element);
+    }
   }
 
   // Open what is folded around an element, and bring it into view.

@@ -35,7 +35,8 @@ function start() {
   startKeys({ reader, find });
   startMap(document.getElementById("side"), reader);
   startLive(reader);
-  document.documentElement.dataset.started = ""; // for tests: from now on the page answers
+  // For tests: from now on the page answers, and moves no more by itself.
+  Promise.resolve(reader?.settled).then(() => { document.documentElement.dataset.started = ""; });
 
   // The list of conversations, in the order in which it was seen last: what [ and ] go through.
   if (document.body.dataset.page === "list") {
