@@ -212,6 +212,27 @@ def test_new_messages_appear_while_somebody_writes(store: Store, viewer: Served,
     assert page.run(f"document.querySelector('#m-{said.id} strong').textContent") == "and"
 
 
+def test_a_tab_that_nobody_sees_holds_no_connection_and_looks_when_it_is_seen_again(
+    store: Store, viewer: Served, page: Page
+) -> None:
+    """A browser has six connections to a host: six tabs that listen would keep the seventh from opening."""
+    talk = store.start()
+    talk.append(Message.user("first"))
+    hide = "Object.defineProperty(document, 'hidden', {configurable: true, get: () => HIDDEN});"
+    hide += "document.dispatchEvent(new Event('visibilitychange'))"
+    for path in (f"/c/{talk.id}", "/"):
+        opened(page, viewer, path)
+        page.run("window.closed_ones = 0; const close = EventSource.prototype.close;"
+                 "EventSource.prototype.close = function () { closed_ones += 1; close.call(this) }")  # fmt: skip
+        page.run(hide.replace("HIDDEN", "true"))
+        assert page.run("closed_ones") == 1
+        page.run("new Promise((done) => setTimeout(done, 300))")
+        said = talk.append(Message.assistant("while nobody looked"))
+        page.run(hide.replace("HIDDEN", "false"))
+        seen = f"document.getElementById('m-{said.id}')" if path != "/" else "document.querySelector('.pill')"
+        page.until(seen)
+
+
 def paths(store: Store, talk: Conversation) -> list[str]:
     ends = [branch.id for branch in talk.branches()]
     own = ["", "/map", f"/compare?left={ends[0]}&right={ends[1]}", f"/export?at={ends[0]}", "/edit", "/delete"]

@@ -4,6 +4,7 @@ import http.client
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -59,6 +60,26 @@ def test_what_another_process_writes_is_told(store: Store, tmp_path: Path) -> No
         place = store.engine.backend.info.location
         subprocess.run([sys.executable, "-c", WRITER, place, talk.id], check=True)
         assert next_event(stream) == ("changed", [talk.id])
+
+
+def test_a_page_of_a_store_that_is_only_read_hears_what_changed_and_nothing_else(tmp_path: Path) -> None:
+    """Such a store has no feed of changes."""
+    with hitherto.open(tmp_path / "x.db") as writer:
+        talk = writer.start()
+        talk.append(Message.user("x"))
+        with (
+            hitherto.open(tmp_path / "x.db", read_only=True) as reader,
+            served(reader) as viewer,
+            listening(viewer, "/events") as stream,
+        ):
+            heard: list[tuple[str, object]] = []
+            thread = threading.Thread(target=lambda: heard.append(next_event(stream)))
+            thread.start()
+            time.sleep(3)  # two looks at least, which would both say that everything changed
+            assert heard == []
+            talk.append(Message.user("y"))
+            thread.join(PATIENCE)
+            assert heard == [("changed", ["*"])]
 
 
 def test_a_new_result_joins_the_window_that_ends_with_its_call(store: Store, client: Client) -> None:

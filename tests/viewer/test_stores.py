@@ -13,6 +13,7 @@ import pytest
 
 import hitherto
 from hitherto import Key, Message, ReadOnly, Store
+from hitherto.viewer.access import Access
 
 from ..support import scenes
 from ..support.databases import new_database
@@ -134,6 +135,32 @@ def test_a_store_that_is_gone_is_an_error_with_a_hint_and_no_traceback(tmp_path:
             answer = client.get(where)
             assert answer.status == 503
             assert "Traceback" not in answer.text
+
+
+def test_a_file_that_is_gone_or_replaced_is_not_shown_any_more(tmp_path: Path) -> None:
+    """Who has a file open can read it after it was deleted: the page must not."""
+    path, other = tmp_path / "chats.db", tmp_path / "other.db"
+    with hitherto.open(path) as store:
+        store.start(title="was here").append(Message.user("x"))
+        store.backup(tmp_path / "kept.db")
+    with hitherto.open(other) as store:
+        store.start(title="is here now").append(Message.user("y"))
+    access = Access(lambda: hitherto.open(path, create=False, maintenance=False))
+    client = Client(None, access=access)
+    try:
+        assert "was here" in client.get("/").text
+        path.unlink()
+        for where in ("/", "/index.json", "/search?q=x"):
+            answer = client.get(where)
+            assert answer.status == 503
+            assert "was here" not in answer.text
+            assert "Unlock" not in answer.text
+        other.rename(path)
+        assert "is here now" in client.get("/").text
+        (tmp_path / "kept.db").rename(path)
+        assert "was here" in client.get("/").text
+    finally:
+        access.close()
 
 
 @pytest.mark.parametrize(

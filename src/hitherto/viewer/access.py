@@ -1,15 +1,20 @@
-"""The store behind the pages, which may be locked.
+"""The store behind the pages, which may be locked, or replaced.
 
 A sealed store that nobody has looked at for a while is closed: its key, what was read and what was rendered are
 forgotten. Opening it again asks the key's source again; no key ever goes through the page. A plain store needs no lock.
+
+A file that was deleted, or replaced by another (a backup, the same store sealed), can still be read by who has it open.
+The page must not show it: what stands at its path now is opened in its place.
 """
 
+import os
 import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..errors import KeyUnavailable
+from .._system.own_files import identify
+from ..errors import CannotOpen, KeyUnavailable
 from .queries import StoreView
 from .thread_view import forget_rendered
 
@@ -28,8 +33,11 @@ class Access:
     def __init__(self, open_store: Open, *, idle_seconds: float | None = None) -> None:
         """`idle_seconds` is for sealed stores; None: never lock."""
         self._open = open_store
-        self._view: StoreView | None = StoreView(open_store())
-        is_sealed = self._view.store.key_id is not None
+        self._view: StoreView | None = None
+        self._path: str | None = None  # of the store, if it is a file
+        self._file: tuple[int, int] | None = None  # which file that is
+        self._is_gone = False  # it was closed because another file, or none, stood there
+        is_sealed = self._open_view().store.key_id is not None
         self._idle_seconds = idle_seconds if is_sealed else None
         self._used_at = time.monotonic()
         self._changed = threading.Condition()
@@ -41,16 +49,29 @@ class Access:
 
     @property
     def view(self) -> StoreView:
-        """Return the store, and note that it is in use. `KeyUnavailable` while it is locked."""
+        """Return the store, and note that it is in use. `KeyUnavailable` while it is locked; `CannotOpen` if its file
+        is gone."""
         with self._changed:
             self._used_at = time.monotonic()
+            if self._has_moved():
+                self._is_gone = True
+                self._close_view()
+            if self._view is None and self._is_gone:
+                return self._open_view()
             if self._view is None:
                 raise KeyUnavailable(_LOCKED, hint="unlock it: its key is fetched from its source again")
             return self._view
 
-    def peek(self) -> StoreView | None:
-        """Return the store without counting as use; None while it is locked."""
+    @property
+    def is_locked(self) -> bool:
         with self._changed:
+            return self._view is None and not self._is_gone
+
+    def peek(self) -> StoreView | None:
+        """Return the store without counting as use; None while it is locked. `CannotOpen` if its file is gone."""
+        with self._changed:
+            if self._is_gone or self._has_moved():
+                raise CannotOpen("the file of the store is not there any more, or is another one")
             return self._view
 
     def unlock(self) -> None:
@@ -58,17 +79,32 @@ class Access:
         with self._changed:
             self._used_at = time.monotonic()
             if self._view is None and not self._is_over:
-                self._view = StoreView(self._open())
+                self._open_view()
                 self._changed.notify_all()
 
     def lock(self) -> None:
         """Close the store and forget all of it."""
         with self._changed:
-            view, self._view = self._view, None
+            self._close_view()
+
+    def _open_view(self) -> StoreView:
+        store = self._open()
+        self._view = StoreView(store)
+        info = store.engine.backend.info
+        self._path = info.location if info.name == "sqlite" else None
+        self._file = _identity(self._path)
+        self._is_gone = False
+        return self._view
+
+    def _close_view(self) -> None:
+        view, self._view = self._view, None
         if view is not None:
             view.forget()
             forget_rendered()
             view.store.close()
+
+    def _has_moved(self) -> bool:
+        return self._view is not None and self._path is not None and _identity(self._path) != self._file
 
     def close(self) -> None:
         """Lock for good."""
@@ -93,3 +129,13 @@ class Access:
                 if self._view is None or self._used_at + self._idle_seconds > time.monotonic():
                     continue
             self.lock()
+
+
+def _identity(path: str | None) -> tuple[int, int] | None:
+    """Return which file stands at a path; None if there is none."""
+    if path is None:
+        return None
+    try:
+        return identify(os.stat(path))
+    except OSError:
+        return None

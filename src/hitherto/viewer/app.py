@@ -368,7 +368,7 @@ class Viewer:
     def on_error(self, request: Request, error: Exception) -> Response:
         """Return an error of the library, with its hint."""
         assert isinstance(error, HithertoError)
-        if self.access.peek() is None and isinstance(error, KeyUnavailable):
+        if self.access.is_locked and isinstance(error, KeyUnavailable):
             return self._locked(request, error)
         status, title = next(((s, t) for kind, s, t in _STATUS if isinstance(error, kind)), (500, "That did not work"))
         others = list(error.candidates) if isinstance(error, Ambiguous) else []

@@ -6,16 +6,37 @@ export function startLive(reader) {
   if (!["list", "conversation", "map"].includes(page)) return;
   const url = new URL(`${base}/events`, location.href);
   if (page !== "list") url.searchParams.set("conversation", conversation);
-  const events = new EventSource(url);
-  addEventListener("pagehide", () => events.close());
   const pill = new Pill();
-  events.addEventListener("locked", () => location.reload());
-  events.addEventListener("lost", () => pill.show("The store cannot be reached"));
+  const tell = () => pill.show("There is something new", () => location.reload());
   let busy = Promise.resolve();
-  events.addEventListener("changed", () => {
-    busy = busy.then(() => (reader ? takeIn(reader, pill) : pill.show("There is something new", () => location.reload())));
-    busy = busy.catch((error) => console.info(error));
+  const change = (act) => { busy = busy.then(act).catch((error) => console.info(error)); };
+  let events = null;
+  const listen = () => {
+    events = new EventSource(url);
+    events.addEventListener("locked", () => location.reload());
+    events.addEventListener("lost", () => pill.show("The store cannot be reached"));
+    events.addEventListener("changed", () => change(() => (reader ? takeIn(reader, pill) : tell())));
+  };
+  listen();
+  addEventListener("pagehide", () => events.close());
+  // A browser has six connections to a host, for all tabs: one that nobody sees holds none, and looks when it is seen again.
+  let before = null;
+  document.addEventListener("visibilitychange", () => {
+    events.close();
+    if (document.hidden) {
+      if (!reader) before = twin();
+    } else {
+      listen();
+      change(async () => (reader ? takeIn(reader, pill) : (await before) !== (await twin()) && tell()));
+    }
   });
+}
+
+// What the page shows, as JSON.
+async function twin() {
+  const { base, page } = document.body.dataset;
+  const path = page === "list" ? `${base}/index.json` : `${location.pathname}.json`;
+  return (await fetch(path + location.search, { credentials: "same-origin" })).text();
 }
 
 async function takeIn(reader, pill) {
