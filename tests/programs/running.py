@@ -88,13 +88,13 @@ class Home:
         self.env["PATH"] = f"{commands}:{self.env['PATH']}"
 
     def run(self, program: str, *words: str) -> str:
-        """Run a program to its end, and return what it printed. Its failure fails the test."""
+        """Run a program to its end, and return all that it printed. Its failure fails the test."""
         done = subprocess.run(
             [*_command(program), *words], cwd=self.work, env=self.env, stdin=subprocess.DEVNULL, capture_output=True,
             text=True, timeout=SECONDS, check=False,
         )  # fmt: skip
         assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
-        return done.stdout
+        return done.stdout + done.stderr
 
     @contextmanager
     def app_server(self) -> "Iterator[AppServer]":
