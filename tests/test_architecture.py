@@ -72,7 +72,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
             "_engine.steps",
             "_engine.packs",
         ),
-        *("_engine.attachments", "_engine.filters", "_engine.setups", "_engine.quota"),
+        *("_engine.attachments", "_engine.filters", "_engine.floor", "_engine.setups", "_engine.quota"),
         *("_engine.lease", "_engine.revisions", "_engine.policy_memory", "_engine.workspace"),
         *("_copying.workspace_copy", "_search.sealed_index_store"),
     ),

@@ -22,11 +22,12 @@ __all__ = ["Actor", "acting"]
 _LONGEST = 500  # characters
 
 
-class Actor(Struct, frozen=True):
+class Actor(Struct, frozen=True, omit_defaults=True):
     """The person or program that asked for something, and why."""
 
     name: str
     why: str = ""
+    override_floor: bool = False  # what is younger than the retention floor is destroyed, too
 
     def __str__(self) -> str:
         return f"{self.name}: {self.why}" if self.why else self.name
@@ -36,9 +37,14 @@ _current: ContextVar[Actor | None] = ContextVar("hitherto actor", default=None)
 
 
 @contextmanager
-def acting(name: str, *, why: str = "") -> Iterator[Actor]:
-    """Do what is called in the block on behalf of this person or program, for this reason."""
-    actor = Actor(_check(name, "the name of an actor"), _check(why, "the reason of an actor") if why != "" else "")
+def acting(name: str, *, why: str = "", override_floor: bool = False) -> Iterator[Actor]:
+    """Do what is called in the block on behalf of this person or program, for this reason.
+
+    With `override_floor`, purges destroy what is younger than the retention floor, too. That takes a reason."""
+    if override_floor and not why:
+        raise InvalidArgument("the retention floor is overridden for a reason", hint="acting(name, why=…)")
+    reason = _check(why, "the reason of an actor") if why != "" else ""
+    actor = Actor(_check(name, "the name of an actor"), reason, override_floor)
     token = _current.set(actor)
     try:
         yield actor

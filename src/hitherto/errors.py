@@ -8,6 +8,7 @@
     ├── ConversationFull         a write that would make a conversation larger than it may be; nothing was stored
     ├── HasChildren              a message that others answer is not deleted alone
     ├── Held                     a hold forbids deleting
+    │   └── BelowFloor           so does the retention floor
     ├── NotExportable            a conversation that must not leave its store
     ├── InvalidArgument          (also a ValueError) the call itself is wrong; nothing was stored
     │   ├── InvalidID            not the shape of an id
@@ -54,6 +55,7 @@ from collections.abc import Mapping, Sequence
 __all__ = [
     "AlreadyExists",
     "Ambiguous",
+    "BelowFloor",
     "Busy",
     "CannotOpen",
     "ChatError",
@@ -250,6 +252,12 @@ class Held(HithertoError):
     """The conversation is on hold: it is kept until the hold is released."""
 
     hint = "release the hold first"
+
+
+class BelowFloor(Held):
+    """The conversation is younger than the retention floor of the workspace."""
+
+    hint = "hitherto.acting(name, why=…, override_floor=True) around the call destroys it all the same"
 
 
 class NotExportable(HithertoError):

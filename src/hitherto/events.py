@@ -33,6 +33,7 @@ __all__ = [
     "ConversationDeleted",
     "ConversationStored",
     "Event",
+    "FloorChanged",
     "KeyRotated",
     "PurgeCompleted",
     "PurgeFailure",
@@ -120,6 +121,14 @@ class SweepFinished(Event, frozen=True):
     skipped: int
     failures: int
     seconds: float
+    actor: Actor | None = None
+
+
+class FloorChanged(Event, frozen=True):
+    """The retention floor of the workspace was set, or removed."""
+
+    days: int | None  # None: there is none any more
+    before: int | None
     actor: Actor | None = None
 
 

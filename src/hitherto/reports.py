@@ -188,13 +188,20 @@ class PurgeTarget(Struct, frozen=True):
     title: str
     messages: int
     active_at: datetime | None  # None: unknown, because it is damaged
-    stays: Literal["held", "damaged"] | None = None  # why it stays; a damaged one may be of somebody else
+    stays: Literal["held", "floor", "damaged"] | None = None  # why it stays; a damaged one may be of somebody else
 
     def __str__(self) -> str:
         what = f"{self.conversation}: {self.kind}, {self.messages:,} message{'' if self.messages == 1 else 's'}"
         if self.stays is None:
             return f"purge {what}"
-        return f"keep {what}: {'on hold' if self.stays == 'held' else 'damaged, nobody knows whether it matches'}"
+        return f"keep {what}: {_STAYS[self.stays]}"
+
+
+_STAYS = {
+    "held": "on hold",
+    "floor": "younger than the retention floor",
+    "damaged": "damaged, nobody knows whether it matches",
+}
 
 
 class PurgePlan(Struct, frozen=True):

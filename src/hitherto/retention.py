@@ -5,9 +5,9 @@ policy and the time alone: it says of each conversation whether it is purged or 
 and destroys nothing. A sweep calls `decide` once more for the current state of each conversation before it purges it.
 
 Age is counted from the last interaction, so a conversation from the future is young. An expiry of its own outranks the
-policy: it is a promise for this conversation, which is purged then even if no policy is set. A hold outranks both, and
-a conversation that is being recorded is never purged. A plan names the reason that decides: a conversation on hold that
-is not due is kept because it is not due.
+policy: it is a promise for this conversation, which is purged then even if no policy is set. A hold and the
+retention floor outrank both, and a conversation that is being recorded is never purged. A plan names the reason that
+decides: a conversation on hold that is not due is kept because it is not due.
 
 The age of an imported conversation counts from its import: otherwise a sweep would destroy on the same day what was
 rescued.
@@ -36,7 +36,9 @@ DATED = datetime(2020, 1, 1, tzinfo=UTC)  # there were no chats with models befo
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
 Action = Literal["keep", "purge"]
-Reason = Literal["expired", "own-expiry", "recent", "imported", "undated", "held", "being-recorded", "damaged", "off"]
+Reason = Literal[
+    "expired", "own-expiry", "recent", "imported", "undated", "held", "floor", "being-recorded", "damaged", "off"
+]  # fmt: skip
 
 
 class RetentionPolicy(Struct, frozen=True):
@@ -77,6 +79,7 @@ class Candidate(Struct, frozen=True, gc=False):
     recorded: bool = False  # an answer is being recorded into it
     seen_at: datetime | None = None  # by the first sweep; only if its last interaction cannot be right
     imported_at: datetime | None = None  # when it was last brought in from a file of another program
+    protected: bool = False  # it is younger than the retention floor
 
 
 class SweepItem(Struct, frozen=True, gc=False):
@@ -116,7 +119,7 @@ class SweepPlan(Struct, frozen=True):
     def lines(self) -> Iterator[str]:
         """The lines of `explain`."""
         counted = Counter(item.reason for item in self.items)
-        if self.policy is None and not counted.keys() & {"own-expiry", "held", "being-recorded"}:
+        if self.policy is None and not counted.keys() & {"own-expiry", "held", "floor", "being-recorded"}:
             yield f"Retention is off: no policy is set, and everything is kept ({_many(len(self.items))})."
             return
         rule = "an expiry of their own, no policy is set"
@@ -185,11 +188,14 @@ def decide(one: Candidate, policy: RetentionPolicy | None, now: datetime) -> Swe
         return SweepItem(id, active, due, "keep", young)
     if one.held or one.recorded:
         return SweepItem(id, active, due, "keep", "held" if one.held else "being-recorded")
+    if one.protected:
+        return SweepItem(id, active, due, "keep", "floor")
     return SweepItem(id, active, due, "purge", old)
 
 
 _ASIDE: dict[Reason, str] = {  # the words of the summary line for other reasons
     "held": "due, but on hold",
+    "floor": "due, but younger than the retention floor",
     "being-recorded": "due, but being recorded",
     "damaged": "damaged, and kept",
 }
@@ -213,6 +219,7 @@ def _why(item: SweepItem) -> str:
         "imported": f"imported {active}, due {due}",
         "undated": f"last active {active}, which cannot be; counted from when a sweep saw it first, due {due}",
         "held": f"on hold, due since {due}",
+        "floor": f"younger than the retention floor, due since {due}",
         "being-recorded": f"an answer is being recorded, due since {due}",
         "damaged": "damaged, nobody knows how old it is",
         "off": "retention is off",

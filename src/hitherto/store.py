@@ -43,7 +43,7 @@ from .events import Listener, Quarantined, warn
 from .ids import check_message_id, new_conversation_id, parse_conversation_id
 from .items import Items
 from .listing import ConversationInfo, MessageListing, Page, check_limit
-from .model import Message, Saved, Setup, as_list, encodable, from_datetime, id_of
+from .model import Message, Saved, Setup, as_list, from_datetime, id_of
 from .reports import CloseReport, Hit, Maintenance, PurgePlan, PurgeReport, Stats
 from .telemetry import with_span
 
@@ -57,9 +57,6 @@ if TYPE_CHECKING:
     from .snapshots import Snapshot, SnapshotStore
 
 __all__ = ["Store"]
-
-_DEEPEST = 1_000_000  # hits that can be passed over
-_MOST_DAYS = 10_000  # to count messages of
 
 
 class Store:
@@ -398,16 +395,9 @@ class Store:
         """
         self.engine.ensure_open()
         check_limit(limit)
-        if type(offset) is not int or not 0 <= offset <= _DEEPEST:
-            raise InvalidArgument(f"the offset is a number from 0 to {_DEEPEST:,}")
-        if role is not None and not (isinstance(role, str) and encodable(role)):
-            raise InvalidArgument("a role is text")
-        from ._search.answering import MODES, ORDERS, Asked, read_query  # noqa: PLC0415  # only searches need it
+        from ._search.answering import Asked, check_arguments, read_query  # noqa: PLC0415  # only searches need it
 
-        if mode not in MODES:
-            raise InvalidArgument(f"a mode of searching is one of {', '.join(MODES)}")
-        if order not in ORDERS:
-            raise InvalidArgument(f"an order of hits is one of {', '.join(ORDERS)}")
+        check_arguments(offset, role, mode, order)
         return self._search.find(
             Asked(
                 query,
@@ -536,10 +526,24 @@ class Store:
         due by it than before. A store without `maintenance` purges nothing until `sweep` is called. A number of
         days that is not recommended is taken, with a warning in the log."""
         self.engine.ensure_open()
-        warning = getattr(policy, "warning", None)  # `set_policy` refuses an argument that is no policy
-        if warning:
+        if warning := getattr(policy, "warning", None):  # `set_policy` refuses an argument that is no policy
             warn(warning)
         return self.engine.schedule.set_policy(policy)
+
+    @property
+    def retention_floor(self) -> int | None:
+        """For how many days nothing is destroyed, as it stands in the store now; None: there is no floor."""
+        self.engine.ensure_open()
+        from ._engine.floor import floor_of  # noqa: PLC0415  # rare
+
+        return floor_of(self.engine)
+
+    def set_retention_floor(self, days: int | None) -> None:
+        """Destroy nothing in the first days after the last interaction. To lower it takes a reason: `acting`."""
+        self.engine.ensure_open()
+        from ._engine.floor import set_floor  # noqa: PLC0415  # rare
+
+        set_floor(self.engine, days)
 
     def plan_sweep(self, policy: "RetentionPolicy | None" = None, *, now: datetime | None = None) -> "SweepPlan":
         """Return what a sweep would purge, what it would keep, and why. Without a policy, by that of the store."""
@@ -669,8 +673,6 @@ class Store:
         """How many messages of which role were said on each of the last days, in UTC, today the last. Reads the headers
         of these messages, and nothing older."""
         self.engine.ensure_open()
-        if type(days) is not int or not 1 <= days <= _MOST_DAYS:
-            raise InvalidArgument(f"days is a number from 1 to {_MOST_DAYS:,}")
         from ._engine.statistics import activity  # noqa: PLC0415  # rare
 
         return activity(self.engine, days)

@@ -116,4 +116,4 @@ def test_the_command_line_says_it_in_json_and_in_the_ledger(world: World) -> Non
     done = world.command("purge", ids[1], "--yes", "--json", HITHERTO_ACTOR="ops")
     assert json.loads(done.stdout)["actor"]["name"] == "ops"
     done = world.command("purge", ids[1], "--yes", "--why", "x")
-    assert (done.returncode, "--why says why --actor does this" in done.stderr) == (2, True)
+    assert (done.returncode, "--actor says who does this" in done.stderr) == (2, True)

@@ -112,6 +112,7 @@ class WorkspaceMeta(Struct, frozen=True, omit_defaults=True):
     name: str = ""  # of the workspace, if it is sealed
     retired: dict[bytes, bytes] = {}  # while keys are rotated: wrapping keys of before, by the ids of their keys
     retention_days: int = 0  # after so many days without a word a conversation is due; 0: never
+    floor_days: int = 0  # for so many days nothing is destroyed; 0: there is no floor
     rotated_by: Actor | None = None  # who began the last rotation of keys, sealing or unsealing
     replaying: bool = False  # the erasure ledger is being replayed: what is in it and came back is being purged
     quota_bytes: int = 0  # of content; 0: as much as the disk holds

@@ -15,6 +15,7 @@ from ..backend import Batch, Change, ConversationRow, Done, MessageRow
 from ..errors import Damaged, HasChildren, Held, NotFound
 from ..ids import show_conversation_id
 from .committer import report_stored
+from .floor import check_floor
 from .packs import Reader, Rewrite
 from .recovery import keys_below
 from .retry import retry
@@ -60,7 +61,7 @@ def deletion(engine: "Engine", conversation: bytes, chosen: set[int], *, recursi
 
 def _deletion(engine: "Engine", row: ConversationRow, chosen: set[int], *, recursive: bool) -> Change:
     conversation = row.id
-    check_not_held(row)
+    check_destroyable(engine, row)
     rows = engine.read_headers(conversation)
     if not chosen <= {m.number for m in rows}:  # others have deleted some since they were looked for: they count once
         raise RowChanged
@@ -88,9 +89,11 @@ def _deletion(engine: "Engine", row: ConversationRow, chosen: set[int], *, recur
     return replace(change, unput=(*change.unput, *keys_below(engine, conversation, doomed)))
 
 
-def check_not_held(row: ConversationRow) -> None:
+def check_destroyable(engine: "Engine", row: ConversationRow) -> None:
+    """Raise `Held` for a conversation on hold, or below the retention floor."""
     if row.held:
         raise Held(f"conversation {show_conversation_id(row.id)} is on hold")
+    check_floor(engine, row)
 
 
 def _owner(m: MessageRow) -> int | None:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ..backend import ConversationRow, DayCount, Totals, Where, conversation_kinds
+from ..errors import InvalidArgument
 from ..listing import conversations, pages
 from ..model import approximate_tokens, to_datetime
 from ..reports import Stats
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _HEADERS = 1000  # messages read at a time
 _DAY = 86_400_000_000  # microseconds
+_MOST_DAYS = 10_000  # to count messages of
 
 
 def stats(engine: "Engine") -> Stats:
@@ -64,6 +66,8 @@ def _proven_totals(engine: "Engine") -> Totals:
 
 def activity(engine: "Engine", days: int) -> dict[date, dict[str, int]]:
     """Messages by day and role, for the days that end with today."""
+    if type(days) is not int or not 1 <= days <= _MOST_DAYS:
+        raise InvalidArgument(f"days is a number from 1 to {_MOST_DAYS:,}")
     today = engine.clock() // _DAY
     first = today - days + 1
     found: dict[int, Counter[str]] = {day: Counter() for day in range(first, today + 1)}

@@ -8,14 +8,15 @@ Conversations can begin to match while the purge runs, so it looks again until i
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from .._engine.bodies import Meta, open_meta
-from .._engine.deleting import check_not_held
+from .._engine.deleting import check_destroyable
 from .._engine.filters import Filter, check_key, check_pairs
+from .._engine.floor import is_below_floor, is_overridden
 from .._engine.record_items import read_newest
 from .._engine.selection import questions
 from ..backend import ConversationRow, Where, conversation_kinds
@@ -77,11 +78,11 @@ def plan_purge(engine: "Engine", given: Given) -> PurgePlan:
     """Plan a purge, as `Store.plan_purge` documents."""
     found: dict[bytes, PurgeTarget] = {}
     for row, meta in _matching(engine, check_selectors(engine, given), ()):
-        found[row.id] = _target(row, meta)
+        found[row.id] = _target(engine, row, meta)
     return PurgePlan(tuple(found.values()))
 
 
-def _target(row: ConversationRow, meta: Meta | Damaged) -> PurgeTarget:
+def _target(engine: "Engine", row: ConversationRow, meta: Meta | Damaged) -> PurgeTarget:
     name = show_conversation_id(row.id)
     if isinstance(meta, Damaged):
         return PurgeTarget(name, row.kind, "", row.count, None, "damaged")
@@ -89,7 +90,10 @@ def _target(row: ConversationRow, meta: Meta | Damaged) -> PurgeTarget:
         active_at = to_datetime(row.active_at)
     except Damaged:  # a time that cannot be does not hide that it matches
         active_at = None
-    return PurgeTarget(name, row.kind, meta.title, row.count, active_at, "held" if row.held else None)
+    stays: Literal["held", "floor"] | None = "held" if row.held else None
+    if stays is None and is_below_floor(engine, row) and not is_overridden():
+        stays = "floor"
+    return PurgeTarget(name, row.kind, meta.title, row.count, active_at, stays)
 
 
 def _matching(
@@ -178,7 +182,7 @@ def _check(selectors: Selectors) -> Callable[["Engine", ConversationRow], bool]:
             said = f"it cannot be read, so nobody knows whether it matches: {error}"
             raise Damaged(said, hint='purge it by its id, reason="corruption-detected"') from None
         if meta is not None:
-            check_not_held(row)
+            check_destroyable(engine, row)
         return meta is not None
 
     return check

@@ -47,7 +47,7 @@ def check_reason(reason: str) -> None:
 def purge(engine: "Engine", conversation: str, reason: str) -> PurgeReport:
     """Purge a conversation, as `Store.purge` documents."""
     check_reason(reason)
-    from .._engine.deleting import check_not_held  # noqa: PLC0415  # rare
+    from .._engine.deleting import check_destroyable  # noqa: PLC0415  # rare
     from .checkpoint_copies import note  # noqa: PLC0415  # rare
     from .ledger import entering  # noqa: PLC0415  # rare
     from .sweep import reach_copies  # noqa: PLC0415  # rare
@@ -60,7 +60,7 @@ def purge(engine: "Engine", conversation: str, reason: str) -> PurgeReport:
 
     def make(row: ConversationRow) -> Change:
         if engine.is_proven(row):
-            check_not_held(row)
+            check_destroyable(engine, row)
         elif reason != "corruption-detected":
             hint = 'reason="corruption-detected" purges it all the same'
             raise Damaged("the row of the conversation was tampered with: it may have been on hold", hint=hint)
@@ -116,7 +116,7 @@ def _destroy_quarantined(engine: "Engine", before: int) -> tuple[list[str], dict
 def _destroy(engine: "Engine", conversation: bytes, message: int | None, failures: dict[str, str]) -> bool:
     """Destroy a record, unless it can be read: it is checked in the state in which it is destroyed. Returns True if it
     could not be read. Checkpoint copies that cannot be deleted are added to `failures`."""
-    from .._engine.deleting import check_not_held  # noqa: PLC0415  # rare
+    from .._engine.deleting import check_destroyable  # noqa: PLC0415  # rare
     from . import checkpoint_copies  # noqa: PLC0415  # rare
     from .ledger import entering  # noqa: PLC0415  # rare
 
@@ -128,7 +128,7 @@ def _destroy(engine: "Engine", conversation: bytes, message: int | None, failure
         readable = _is_readable(engine, row, message)
         if readable:
             return None
-        check_not_held(row)
+        check_destroyable(engine, row)
         if message is not None:
             return _without(engine, row, message)
         copies.update(checkpoint_copies.note(engine, [row]))

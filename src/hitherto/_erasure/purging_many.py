@@ -7,7 +7,7 @@ stay, and the report names them. If a purge is killed, the next one deletes the 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from .._engine.deleting import check_not_held
+from .._engine.deleting import check_destroyable
 from ..backend import ConversationRow
 from ..errors import Damaged, NotFound
 from ..model import to_datetime
@@ -43,7 +43,7 @@ def check_proof(engine: "Engine", row: ConversationRow, reason: str) -> bool:
             return True
         hint = 'reason="corruption-detected" purges it all the same'
         raise Damaged("it was tampered with, and may have been on hold", hint=hint) from None
-    check_not_held(row)
+    check_destroyable(engine, row)
     return True
 
 

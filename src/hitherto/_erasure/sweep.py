@@ -25,6 +25,7 @@ from msgspec.structs import replace
 
 from .._engine.bodies import WorkspaceMeta, open_meta
 from .._engine.committer import report_deletion
+from .._engine.floor import check_order, is_below_floor
 from .._engine.recovery import MARK_KEY, PARTIAL_PREFIX, open_mark, open_partial
 from .._engine.retry import retry
 from .._engine.signals import RowChanged
@@ -72,7 +73,7 @@ _WORDS_SECONDS = 1.0  # to wait for words to leave the search index; maintenance
 _DAY = 86_400 * 1_000_000  # microseconds
 _ON_ITS_WAY = 300 * 1_000_000  # microseconds: a partial answer this recent is still being recorded
 _THOUGHT_OVER = 3600 * 1_000_000  # the longest time for which a model may think before an answer begins
-_DUE_BUT = ("held", "being-recorded")
+_DUE_BUT = ("held", "floor", "being-recorded")
 _UNDATED = 1000  # conversations whose first sighting is remembered
 _LATE_SECONDS = 60.0  # smaller differences between clocks are not reported; as in `schedule`
 
@@ -108,6 +109,7 @@ def set_policy(engine: "Engine", policy: RetentionPolicy | None) -> bool:
 
     def make(meta: WorkspaceMeta) -> WorkspaceMeta:
         before[0] = meta.retention_days
+        check_order(days, meta.floor_days)
         return replace(engine.schedule.add_clocks(meta) if days else meta, retention_days=days)
 
     engine.workspace.describe(make)
@@ -170,12 +172,15 @@ def _candidate(engine: "Engine", row: ConversationRow | Lifetime, *, recorded: b
     """Make a retention candidate from a row."""
     name = show_conversation_id(row.id)
     seen = engine.workspace.meta.undated.get(row.id)
-    imported = _imported_at(engine, row) if isinstance(row, ConversationRow) else 0
+    imported, protected = 0, False
+    if isinstance(row, ConversationRow):
+        imported, protected = _imported_at(engine, row), is_below_floor(engine, row)
     try:
         expires_at = None if row.expires_at is None else to_datetime(row.expires_at)
         seen_at = None if seen is None else to_datetime(seen)
         imported_at = to_datetime(imported) if imported else None
-        return Candidate(name, to_datetime(row.active_at), expires_at, bool(row.held), recorded, seen_at, imported_at)
+        active_at = to_datetime(row.active_at)
+        return Candidate(name, active_at, expires_at, bool(row.held), recorded, seen_at, imported_at, protected)
     except Damaged:
         return Candidate(name, None)
 

@@ -17,8 +17,9 @@ from msgspec.structs import replace
 
 from .._engine.packs import Reader
 from ..backend import MessageRow
-from ..errors import InvalidQuery, NotFound
+from ..errors import InvalidArgument, InvalidQuery, NotFound
 from ..listing import infos
+from ..model import encodable
 from ..reports import Hit
 from .search import searchable_text
 
@@ -31,8 +32,21 @@ Mode = Literal["match", "nearest", "auto"]
 Order = Literal["newest", "best"]
 MODES: Final = ("match", "nearest", "auto")
 ORDERS: Final = ("newest", "best")
+_DEEPEST = 1_000_000  # hits that can be passed over
 
 _READ_BYTES = 16 << 20  # of the texts that are compared for one answer
+
+
+def check_arguments(offset: object, role: object, mode: object, order: object) -> None:
+    """Raise `InvalidArgument` for arguments of a search that are none."""
+    if type(offset) is not int or not 0 <= offset <= _DEEPEST:
+        raise InvalidArgument(f"the offset is a number from 0 to {_DEEPEST:,}")
+    if role is not None and not (isinstance(role, str) and encodable(role)):
+        raise InvalidArgument("a role is text")
+    if mode not in MODES:
+        raise InvalidArgument(f"a mode of searching is one of {', '.join(MODES)}")
+    if order not in ORDERS:
+        raise InvalidArgument(f"an order of hits is one of {', '.join(ORDERS)}")
 
 
 class Asked(Struct, frozen=True):

@@ -398,7 +398,12 @@ class AsyncStore(_Facade[Store]):
         """How many bytes of its quota this workspace uses."""
         return await self._run(lambda: self._sync.used_bytes)
 
+    async def retention_floor(self) -> int | None:
+        """For how many days nothing is destroyed, as it stands in the store now; None: there is no floor."""
+        return await self._run(lambda: self._sync.retention_floor)
+
     set_retention = _make_async(Store.set_retention)
+    set_retention_floor = _make_async(Store.set_retention_floor)
     plan_purge = _make_async(Store.plan_purge)
     purge_matching = _make_async(Store.purge_matching)
     plan_sweep = _make_async(Store.plan_sweep)

@@ -14,6 +14,7 @@ HINTS: Mapping[str, str] = {
     # of kinds of errors
     "not-found": "hitherto conversation list shows what there is",
     "held": "hitherto release takes the hold away",
+    "below-floor": "--override-floor with --actor and --why destroys it all the same",
     "not-exportable": "export the others by their ids; hitherto backup keeps the store as a whole",
     "has-children": "--cascade takes everything below it, too",
     "key-unavailable": "--key, HITHERTO_KEY or the configuration file says where its key comes from",

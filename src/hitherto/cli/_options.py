@@ -39,17 +39,20 @@ def without_asking(command: _Command) -> _Command:
 
 
 def accountable(command: _Command) -> _Command:
-    """Add the options --actor and --why, for every command that destroys something or changes keys or rules."""
+    """Add the options --actor and --why, for every command that destroys something or changes keys or rules. A command
+    that has --override-floor gets it as a part of these."""
 
     @wraps(command)
-    def run(*args: object, actor: str | None, why: str, **given: object) -> object:
+    def run(*args: object, actor: str | None, why: str, override_floor: bool = False, **given: object) -> object:
         if actor is None:
-            if why:
-                raise click.UsageError("--why says why --actor does this")
+            if why or override_floor:
+                raise click.UsageError("--actor says who does this, and --why for which reason")
             return command(*args, **given)
+        if override_floor and not why:
+            raise click.UsageError("--override-floor takes --why")
         from ..accountability import acting  # noqa: PLC0415  # help needs none
 
-        with acting(actor, why=why):
+        with acting(actor, why=why, override_floor=override_floor):
             return command(*args, **given)
 
     click.option("--why", metavar="TEXT", default="", help="Why, beside --actor.")(run)

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from ..store import Store
 
 _FIRST = 10  # conversations to list before asking
-_STAYS = {"held": "it is on hold", "damaged": "it cannot be read, so nobody knows whether it matches"}
+_STAYS = {
+    "held": "it is on hold",
+    "floor": "it is younger than the retention floor",
+    "damaged": "it cannot be read, so nobody knows whether it matches",
+}
 _NEW = "it began to match after the plan was shown: run the command again"
 
 

@@ -88,6 +88,7 @@ def verify_fields(report: "VerifyReport") -> dict[str, object]:
 @without_asking
 @click.option("--dry-run", is_flag=True, help="Only report what would be destroyed.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a conversation; without ID one in all.")
+@click.option("--override-floor", is_flag=True, help="Also what is younger than the retention floor: --why.")
 @accountable
 @with_place
 def purge(

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 _FIRST = 10  # conversations to list before asking
 _TITLE = 40  # columns
 _DAYS = click.IntRange(1, 3650)
+_FLOOR = click.IntRange(1, 36_500)
 _STAYS = {
     "held": "on hold",
+    "floor": "younger than the retention floor",
     "being-recorded": "an answer is being recorded",
     "recent": "it became active meanwhile",
     "gone": "another process destroyed it",
@@ -46,19 +48,40 @@ def show_policy(place: Place, as_json: bool) -> None:
     """Print the policy of the store, and how many conversations are due now."""
     with place.read() as store:
         plan, behind = store.plan_sweep(), store.engine.schedule.behind_seconds
+        floor = store.retention_floor
     days = None if plan.policy is None else plan.policy.days
     due, held = len(plan.purges), len(plan.held)
     if as_json:
-        print_json({"days": days, "conversations": len(plan.items), "due": due, "held": held})
+        print_json({"days": days, "conversations": len(plan.items), "due": due, "held": held, "floor_days": floor})
     elif days is None:
         also = f", but {due} with an expiry of their own that has passed" if due else ""
         click.echo(f"off: everything is kept{also}")
     else:
         also = f"; {held} more due, but on hold" if held else ""
         click.echo(f"{days} days after the last word\n{due} of {len(plan.items)} conversations are due now{also}")
+    if floor is not None and not as_json:
+        click.echo(f"nothing is destroyed in the first {floor} days after the last word")
     if behind and not as_json:
         what = f"the clock was put forward by {behind / 3600:,.1f} hours since the machine was booted"
         say(f"{what}: background sweeps use the old time; hitherto retention run uses the clock")
+
+
+def _parse_floor(ctx: click.Context, param: click.Parameter, given: str) -> int | None:
+    return None if given.lower() == "off" else _FLOOR.convert(given, param, ctx)  # type: ignore[arg-type]  # as below
+
+
+@retention.command("floor", short_help="Set the minimum, or remove it.")
+@click.argument("days", callback=_parse_floor, metavar="DAYS|off")
+@accountable
+@with_place
+def set_floor(place: Place, days: int | None) -> None:
+    """Destroy nothing in the first DAYS days after the last word: no sweep, no purge, no delete of messages. `off`
+    removes it. To lower it takes --actor and --why.
+
+    hitherto purge --override-floor destroys earlier, for a reason.
+    """
+    with place.open(maintenance=False) as store:
+        store.set_retention_floor(days)
 
 
 def _parse_days(ctx: click.Context, param: click.Parameter, given: str) -> int | None:

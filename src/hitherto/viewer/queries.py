@@ -493,6 +493,7 @@ def _place(
         "recent": "by the policy of the workspace",
         "undated": "counted from when a sweep saw it first",
         "held": "on hold",
+        "floor": "younger than the retention floor",
         "off": "retention is off",
     }.get(item.reason, item.reason)
     return Place(held=held, due_at=item.expires_at, why="on hold" if held else why)

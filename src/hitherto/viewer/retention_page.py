@@ -21,6 +21,7 @@ _WHY = {
     "recent": "by the policy",
     "undated": "its date cannot be right: counted from when a sweep saw it first",
     "held": "on hold",
+    "floor": "younger than the retention floor",
     "being-recorded": "an answer is being recorded",
     "damaged": "damaged: its age is not known",
 }
@@ -32,6 +33,7 @@ def make_plan(store: StoreView) -> RetentionPlan:
     ahead = [item for item in plan.items if item.action == "keep" and item.expires_at and item.expires_at > plan.now]
     return RetentionPlan(
         days=None if plan.policy is None else plan.policy.days,
+        floor_days=store.store.retention_floor,
         total=len(plan.items),
         due=len(plan.purges),
         held=len(plan.held),
@@ -61,6 +63,8 @@ def retention_page(links: Links, found: RetentionPlan) -> str:
     rule = "Retention is off: conversations are kept, but for those with an expiry of their own."
     if found.days is not None:
         rule = f"Conversations are deleted {count_of(found.days, 'day')} after the last word in them."
+    if found.floor_days is not None:
+        rule += f" Nothing is destroyed in the first {count_of(found.floor_days, 'day')} after the last word."
     about = facts(
         f"{found.due:,} of {count_of(found.total, 'conversation')} due",
         f"{found.held:,} due, but on hold" if found.held else None,

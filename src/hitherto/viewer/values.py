@@ -250,6 +250,7 @@ class RetentionPlan(Struct, frozen=True, kw_only=True):
     """What the next sweep would do now."""
 
     days: int | None  # the policy; None: retention is off
+    floor_days: int | None  # for so many days nothing is destroyed
     total: int
     due: int  # how many conversations are to go
     held: int  # how many are due, and on hold
