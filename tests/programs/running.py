@@ -3,7 +3,8 @@
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Timer
@@ -63,6 +64,49 @@ class AppServer:
         yield from map(json.loads, self._process.stdout)
 
 
+class Terminal:
+    """A terminal of tmux with a program in it."""
+
+    def __init__(self, socket: Path) -> None:
+        self._tmux = ["tmux", "-S", str(socket), "-f", "/dev/null"]
+
+    def press(self, *keys: str) -> None:
+        subprocess.run([*self._tmux, "send-keys", *keys], check=True, timeout=SECONDS)
+
+    def say(self, text: str, answer: str) -> None:
+        """Type a line, and wait for what the program shows then. A program that was still drawing takes the first
+        Enter for a part of the text."""
+        self.press("-l", text)
+        self.wait_for(text)
+        self.press("Enter")
+        self.press_until(answer, "Enter", every=4)
+
+    def press_until(self, text: str, *keys: str, every: float = 0.5) -> None:
+        def is_there() -> bool:
+            if text not in self.screen():
+                self.press(*keys)
+                return False
+            return True
+
+        wait_until(is_there, every=every)
+
+    def wait_for(self, text: str) -> None:
+        wait_until(lambda: text in self.screen())
+
+    def screen(self) -> str:
+        done = subprocess.run(
+            [*self._tmux, "capture-pane", "-p"], capture_output=True, text=True, timeout=SECONDS, check=True
+        )
+        return done.stdout
+
+
+def wait_until(is_done: Callable[[], object], *, every: float = 0.2) -> None:
+    end = time.monotonic() + SECONDS / 4
+    while not is_done():
+        assert time.monotonic() < end, "the program did not show what was waited for"
+        time.sleep(every)
+
+
 class Home:
     """An empty home, with a folder of work in it."""
 
@@ -95,6 +139,19 @@ class Home:
         )  # fmt: skip
         assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
         return done.stdout + done.stderr
+
+    @contextmanager
+    def terminal(self, program: str, *words: str) -> Iterator[Terminal]:
+        """Run a program in a terminal."""
+        socket = self.path / "tmux"
+        tmux = ["tmux", "-S", str(socket), "-f", "/dev/null"]
+        env = {**self.env, "TERM": "xterm-256color", "LANG": "C.UTF-8"}
+        begin = ["new-session", "-d", "-x", "160", "-y", "50", *_command(program), *words]
+        subprocess.run([*tmux, *begin], cwd=self.work, env=env, check=True, timeout=SECONDS)
+        try:
+            yield Terminal(socket)
+        finally:
+            subprocess.run([*tmux, "kill-server"], check=False, timeout=SECONDS)
 
     @contextmanager
     def app_server(self) -> "Iterator[AppServer]":

@@ -196,12 +196,21 @@ def read_gemini(body: Json) -> list[Entry]:
 def _gemini(asked: Asked) -> Reply | Json:
     text = _next(read_gemini(asked.body))
     part: Json = {"text": text}
-    if text is None:
+    tools = {tool["name"] for one in asked.body.get("tools", ()) for tool in one["functionDeclarations"]}
+    if "complete_task" in tools:  # of a sub-agent
+        found = {"SummaryOfFindings": ACKNOWLEDGED, "ExplorationTrace": [], "RelevantLocations": []}
+        part = {"functionCall": {"name": "complete_task", "args": {"report": found}}}
+    elif text is None and "send an agent" in read_gemini(asked.body)[-1].text:
+        errand = {"agent_name": "codebase_investigator", "prompt": ERRAND}
+        part = {"functionCall": {"name": "invoke_agent", "args": errand}}
+    elif text is None:
         part = {"functionCall": {"name": "list_directory", "args": {"dir_path": "."}}}
     usage = {"promptTokenCount": 11, "candidatesTokenCount": 7, "thoughtsTokenCount": 2, "totalTokenCount": 20}
     parts = [{"text": "**Plan** So.", "thought": True}, part]
     if asked.body.get("generationConfig", {}).get("responseMimeType") == "application/json":
         parts = [{"text": json.dumps({"model_choice": "flash", "reasoning": "so", "next_speaker": "user"})}]
+    if "<state_snapshot>" in json.dumps(asked.body.get("systemInstruction", "")):  # asks for a summary
+        parts = [{"text": "<state_snapshot>In short: all is said.</state_snapshot>"}]
     candidate = {"content": {"role": "model", "parts": parts}, "finishReason": "STOP", "index": 0}
     whole = {"candidates": [candidate], "usageMetadata": usage, "modelVersion": "gemini-2.5-flash"}
     return Reply(events=[whole]) if "stream" in asked.path else whole
