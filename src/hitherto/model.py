@@ -188,7 +188,13 @@ class Usage(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, gc
     reasoning_tokens: int = 0
 
     def __add__(self, other: "Usage") -> "Usage":
-        return Usage(*(getattr(self, f) + getattr(other, f) for f in Usage.__struct_fields__))
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cache_read_tokens + other.cache_read_tokens,
+            self.cache_write_tokens + other.cache_write_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+        )
 
     @property
     def total_tokens(self) -> int:

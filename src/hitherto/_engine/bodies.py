@@ -221,6 +221,32 @@ def decode_body(data: bytes) -> Body:
         raise Damaged(f"the content of a message cannot be read: {error}") from None
 
 
+class Counted(Struct, frozen=True, gc=False):
+    """The part of a message's content that a count of tokens needs. The rest is skipped and not built."""
+
+    class Extra(Struct, frozen=True, gc=False):
+        """The extras that a count looks at."""
+
+        model: object = None
+        imported: object = None
+
+    usage: Usage | None = None
+    extra: Extra | None = None
+    setup: int = 0
+    origin: str | None = None
+
+
+_counted = msgpack.Decoder(Counted, ext_hook=_unhook).decode
+
+
+def decode_counted(data: bytes) -> Counted:
+    """Return what a count of tokens needs of a message's content, or `Damaged`."""
+    try:
+        return _counted(data)
+    except _UNREADABLE as error:
+        raise Damaged(f"the content of a message cannot be read: {error}") from None
+
+
 # -- large content
 
 

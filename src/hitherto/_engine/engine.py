@@ -250,11 +250,17 @@ class Engine(StoreContext):
     def read_body_now(
         self, row: MessageRow, state: ConversationState, reader: Reader | None = None
     ) -> tuple[MessageRow, Body]:
-        row, data = (reader or Reader(self)).content(state.envelope, row)
+        row, data = self.read_content(row, state, reader or Reader(self))
+        return row, decode_body(data)
+
+    def read_content(self, row: MessageRow, state: ConversationState, reader: Reader) -> tuple[MessageRow, bytes]:
+        """Return the content of a message as bytes, with the row that it was read by. Raises `Damaged` at once, also
+        if the row has changed meanwhile."""
+        row, data = reader.content(state.envelope, row)
         ledger = state.ledger
         if ledger is not None:
             ledger.check(row.number, row.revision)
-        return row, decode_body(data)
+        return row, data
 
     def reread_row(self, row: MessageRow) -> MessageRow:
         found = self.message_row(self.message_ids.id(row.number))

@@ -75,12 +75,13 @@ class Reader:
             return None
         parent = pack.parent if place == 0 else row.number - 1
         found = messages[place]
-        same = _header(pack_message(row, b"")) == _header(found) and row.parent == parent and row.main in (0, 1)
+        same = _has_header(found, row) and row.parent == parent and row.main in (0, 1)
         return found if same else None
 
 
-def _header(message: PackedRaw) -> PackedRaw:
-    return replace(message, body=b"")
+def _has_header(found: PackedRaw, row: MessageRow) -> bool:
+    stored = (row.seq, row.link, bool(row.main), row.role, row.revision, row.created_at)
+    return stored == (found.seq, found.link, found.main, found.role, found.revision, found.created_at)
 
 
 # -- changing what is packed

@@ -6,11 +6,12 @@ a conversation of its own (`detach`, `copy_to`) counts where it came from, as lo
 
 from collections.abc import Iterator, Sequence
 from datetime import date, datetime
+from functools import cache
 from typing import Literal
 
 from msgspec import Struct
 
-from .._engine.bodies import Body
+from .._engine.bodies import Counted, decode_counted
 from .._engine.engine import Engine
 from .._engine.packs import Reader
 from .._engine.setups import open_setups
@@ -108,9 +109,11 @@ def count_by(
     counting = _Counting(store.engine, local=local)
     rows: dict[By, dict[str, _Sum]] = {by: {} for by in kinds}
     total = _Sum()
+    price_of = cache(prices.price_of)
     unpriced: set[str] = set()
     for answer in counting.answers(since):
-        cost = prices.cost(answer.model, answer.usage)
+        price = price_of(answer.model)
+        cost = None if price is None else price.cost(answer.usage) / prices.per
         if cost is None:
             unpriced.add(answer.model)
         for by, sums in rows.items():
@@ -131,9 +134,9 @@ def count_by(
     }
 
 
-def _said_at(header: MessageRow, body: Body) -> int:
+def _said_at(header: MessageRow, body: Counted) -> int:
     """Return when an answer was said. An imported one may be older than its place in the conversation allows for."""
-    came = (body.extra or {}).get("imported")
+    came = body.extra and body.extra.imported
     at = came.get("at") if isinstance(came, dict) else None
     return at if isinstance(at, int) else header.created_at
 
@@ -186,11 +189,11 @@ class _Counting:
             for header in rows:
                 if header.role != "assistant":
                     continue
-                _, body = engine.read_body(header, state, reader)
+                body = decode_counted(engine.read_content(header, state, reader)[1])
                 at = to_datetime(_said_at(header, body))
                 if body.usage is None or (since is not None and at < since):
                     continue
-                own = (body.extra or {}).get("model")
+                own = body.extra and body.extra.model
                 known = models[body.setup - 1] if 0 < body.setup <= len(models) else ""
                 yield _Answer(
                     day=(at.astimezone() if self._local else at).date(),

@@ -29,6 +29,14 @@ class Price(Struct, frozen=True):
     cache_read: float | None = None
     cache_write: float | None = None
 
+    def cost(self, usage: Usage) -> float:
+        """Return the cost of an answer, times the number of tokens that the prices are per."""
+        read, written = usage.cache_read_tokens, usage.cache_write_tokens
+        fresh = max(0, usage.input_tokens - read - written)
+        cost = fresh * self.input + usage.output_tokens * self.output
+        cost += read * (self.input if self.cache_read is None else self.cache_read)
+        return cost + written * (self.input if self.cache_write is None else self.cache_write)
+
 
 class Prices(Struct, frozen=True):
     """Prices of models on some day."""
@@ -69,14 +77,7 @@ class Prices(Struct, frozen=True):
     def cost(self, model: str, usage: Usage) -> float | None:
         """Return what an answer cost, or None if the model has no price. Thoughts are part of the output."""
         price = self.price_of(model)
-        if price is None:
-            return None
-        read, written = usage.cache_read_tokens, usage.cache_write_tokens
-        fresh = max(0, usage.input_tokens - read - written)
-        cost = fresh * price.input + usage.output_tokens * price.output
-        cost += read * (price.input if price.cache_read is None else price.cache_read)
-        cost += written * (price.input if price.cache_write is None else price.cache_write)
-        return cost / self.per
+        return None if price is None else price.cost(usage) / self.per
 
 
 def load_prices() -> Prices:
