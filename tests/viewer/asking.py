@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from functools import partial
 from html.parser import HTMLParser
 from typing import Any, NamedTuple
@@ -77,6 +78,25 @@ class Client:
         await self.door(scope, receive, send)
         headers = {k.decode(): v.decode("latin-1") for k, v in sent[0]["headers"]}
         return Answer(sent[0]["status"], headers, b"".join(message.get("body", b"") for message in sent[1:]))
+
+
+def follow_all_links(client: Client, base: str = "", most: int = 300) -> set[str]:
+    """Open the list and all that its pages lead to, and return the addresses. Each leads somewhere, and stays below the
+    base."""
+    seen: set[str] = set()
+    waiting = [f"{base}/"]
+    while waiting:
+        path = waiting.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        answer = client.get(path)
+        assert answer.status in (200, 303), path
+        if "html" in answer.headers["content-type"] and "/export/file" not in path and len(seen) < most:
+            found = re.findall(r' (?:href|src|action|data-window|data-map)="([^"#]+)"', answer.text)
+            assert all(one.startswith((f"{base}/", "https://")) for one in found), (path, found)
+            waiting += [one.replace("&amp;", "&") for one in found if one.startswith("/") and "/static/" not in one]
+    return seen
 
 
 class Seen(HTMLParser):

@@ -10,7 +10,7 @@ from hitherto import Block, Message, Store
 from hitherto.viewer import openapi, queries, thread_view, values
 
 from ..support import scenes
-from .asking import Client, Seen
+from .asking import Client, Seen, follow_all_links
 
 
 def test_the_list_shows_the_newest_first_with_what_was_asked(store: Store, client: Client) -> None:
@@ -165,20 +165,7 @@ def test_half_of_a_surrogate_pair_is_no_error(store: Store, client: Client) -> N
 def test_every_link_of_the_pages_leads_somewhere(store: Store, base: str) -> None:
     client = Client(store, base=base)
     talk = scenes.coding(store)
-    seen: set[str] = set()
-    waiting = [f"{base}/"]
-    while waiting:
-        path = waiting.pop()
-        if path in seen:
-            continue
-        seen.add(path)
-        answer = client.get(path)
-        assert answer.status in (200, 303), path
-        if "html" in answer.headers["content-type"] and "/export/file" not in path and len(seen) < 300:
-            found = re.findall(r' (?:href|src|action|data-window|data-map)="([^"#]+)"', answer.text)
-            assert all(one.startswith((f"{base}/", "https://")) for one in found), (path, found)
-            waiting += [one.replace("&amp;", "&") for one in found if one.startswith("/") and "/static/" not in one]
-    assert any(talk.id in path for path in seen)
+    assert any(talk.id in path for path in follow_all_links(client, base))
 
 
 def test_the_list_is_filtered_by_what_is_known_of_a_conversation(store: Store, client: Client) -> None:

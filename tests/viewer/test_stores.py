@@ -2,7 +2,6 @@
 
 import http.client
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,24 +15,10 @@ from hitherto import Key, Message, ReadOnly, Store
 from hitherto.viewer.access import Access
 
 from ..support import scenes
-from ..support.databases import new_database
 from ..support.serving import PATIENCE, served
 from .asking import Client
 
 KEY = Key(b"k" * 32)
-Opener = Callable[..., Store]
-
-
-@pytest.fixture(params=["sqlite", "sealed", "read-only", "sealed postgres", "postgres"])
-def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Store, Store]]:
-    """The store that a program writes to, and the one that the viewer has opened."""
-    key = KEY if "sealed" in request.param else None
-    place = new_database().url() if "postgres" in request.param else str(tmp_path / "chats.db")
-    with hitherto.open(place, key=key) as writer:
-        if request.param == "read-only":
-            scenes.coding(writer)
-        with hitherto.open(place, key=key, maintenance=False, read_only=request.param == "read-only") as reader:
-            yield writer, reader
 
 
 def test_the_list_says_when_the_store_was_found_sound(opened: tuple[Store, Store]) -> None:
