@@ -49,7 +49,7 @@ ENTRANCES: dict[str, Callable[[], object]] = {
     "agent-framework": adapter("agent_framework", "History"),
     "llama-index": adapter("llama_index", "ChatStore"),
     "viewer": modules("hitherto.viewer.app", "uvicorn", "nh3", "pygments"),
-    "gateway": modules("hitherto.gateway", "uvicorn", "httpcore2", "brotli"),
+    "gateway": modules("hitherto.gateway", "uvicorn", "httptools", "truststore", "brotli"),
     "mcp": modules("mcp"),
     "keyring": modules("keyring"),
 }
