@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from anthropic.resources.messages.messages import DEPRECATED_MODELS
 
 import hitherto
 from hitherto import Message
@@ -198,6 +199,11 @@ def test_provider_and_model_come_from_the_environment_and_the_model_from_the_con
     assert world.service.requests[-1]["model"] == "small"
     world.run("--model", "large", "z")
     assert world.service.requests[-1]["model"] == "large"
+
+
+def test_no_usual_model_of_claude_is_one_that_its_sdk_warns_of() -> None:
+    assert "claude-sonnet-4-5" in DEPRECATED_MODELS  # the control
+    assert set(_providers.PROVIDERS["claude"].models) & set(DEPRECATED_MODELS) == set()
 
 
 def test_the_providers_are_those_of_the_library() -> None:

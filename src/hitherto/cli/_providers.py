@@ -12,7 +12,7 @@ from typing import NamedTuple
 import click
 
 ADDRESS = "base_url"  # in the metadata of a conversation: the server that it was held with
-AS_OF = "2025-10"  # when these models were the ones to begin with
+AS_OF = "2026-11"  # when these models were the ones to begin with
 
 
 class Provider(NamedTuple):
@@ -27,7 +27,7 @@ class Provider(NamedTuple):
 PROVIDERS: Mapping[str, Provider] = {
     "claude": Provider(
         ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
-        ("claude-sonnet-4-5", "claude-opus-4-1", "claude-haiku-4-5"),
+        ("claude-sonnet-5", "claude-opus-5", "claude-haiku-4-5"),
         "ANTHROPIC_BASE_URL",
     ),
     "openai": Provider(("OPENAI_API_KEY",), ("gpt-5", "gpt-5-mini", "gpt-5-nano"), "OPENAI_BASE_URL"),
