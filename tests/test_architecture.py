@@ -94,7 +94,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         *("recorder.*", "formats.*", "formats.importers.*", "formats.exports.*", "formats.own.*"),
         *("records.*", "rescue", "usage.*"),
     ),
-    ("__init__", "testing.*", "testing.conformance.*", "adapters.*", "viewer.*", "gateway.*", "recall.*"),
+    ("__init__", "bundles", "testing.*", "testing.conformance.*", "adapters.*", "viewer.*", "gateway.*", "recall.*"),
     ("cli.*", "__main__"),
 )
 TITLES = (

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 import hitherto
+import hitherto.bundles
 import hitherto.chat
 import hitherto.erasures
 import hitherto.formats
@@ -161,7 +162,11 @@ def test_a_failing_example_is_noticed_and_a_marked_one_is_not_run(tmp_path: Path
 
 
 MODULES = (hitherto, *(getattr(hitherto, name) for name in hitherto._MODULES))
-WITH_THEIR_MODULE = (hitherto.formats, hitherto.erasures)  # functions of these are called by two names
+WITH_THEIR_MODULE = (
+    hitherto.bundles,
+    hitherto.formats,
+    hitherto.erasures,
+)  # functions of these are called by two names
 
 
 def called(module: ModuleType, name: str) -> str:

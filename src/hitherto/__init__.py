@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from . import accountability as accountability
     from . import aio as aio
     from . import attachment as attachment
+    from . import bundles as bundles
     from . import chat as chat
     from . import conversation as conversation
     from . import copying as copying
@@ -100,9 +101,9 @@ _HOMES = {
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 _MODULES = (
-    *("accountability", "aio", "attachment", "chat", "conversation", "copying", "erasures", "errors", "events"),
-    *("formats", "keys", "listing", "model", "recorder", "records", "reports", "rescue", "retention", "sanitiser"),
-    *("snapshots", "store", "threads", "usage"),
+    *("accountability", "aio", "attachment", "bundles", "chat", "conversation", "copying", "erasures", "errors"),
+    *("events", "formats", "keys", "listing", "model", "recorder", "records", "reports", "rescue", "retention"),
+    *("sanitiser", "snapshots", "store", "threads", "usage"),
 )
 
 

@@ -22,10 +22,13 @@ from ._exit_codes import PARTIAL, exit_code_of
 from ._hints import hint_of
 from ._ids import find_or_newest, is_message
 from ._output import Meter, count_of, print_json
+from ._search import Moment
 from ._store_options import SANITISED, Place, key_from, with_place
 from ._terminal import is_terminal, line, print_error, say
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from ..conversation import Conversation
     from ..formats import Loaded, PortableConversation
     from ..formats._atomic_file import OnlyWritten
@@ -71,6 +74,8 @@ _REDACTED = ("html", "jsonl", "markdown")
     help="What is taken out of what is exported for training.",
 )
 @click.option("--redact", is_flag=True, help="Take secrets and personal data out of html, markdown or jsonl.")
+@click.option("--between", nargs=2, type=Moment(), metavar="FROM TO", help="With --manifest: those of that time.")
+@click.option("--manifest", is_flag=True, help="With --between and -o: a folder with digests, to be checked later.")
 @with_place
 def export(
     place: Place,
@@ -83,7 +88,9 @@ def export(
     with_thinking: bool,
     sanitise: str,
     redact: bool,
-) -> None:
+    between: "tuple[datetime, datetime] | None",
+    manifest: bool,
+) -> int:
     """Write conversations in clear: the newest of this folder, those that are named, or all.
 
     jsonl has everything, and comes back with import; cpeconvo is for CPE; snapshot is one thread, gtb a folder of them;
@@ -93,8 +100,17 @@ def export(
     sharegpt, chatml, and openai with --branch are for training: a record for each thread, without secrets, and without
     control tokens of chat templates. --redact makes a file to hand to somebody: texts, tool calls and notes lose
     secrets and personal data, and names of places are left out. Nothing looks into images and sound.
+
+    --between FROM TO --manifest writes the conversations of a period, of every kind, into a new folder: from FROM on,
+    and before TO. hitherto verify --bundle checks it. Those that must not leave the store stay, and are counted.
     """
     output = None if output == "-" else output
+    if manifest or between:
+        if not (manifest and between and output) or ids or everything or format or branch:
+            raise click.UsageError("a bundle takes --between FROM TO, --manifest and -o FOLDER, and may take --redact")
+        from ._bundle import write_bundle  # noqa: PLC0415  # help needs none
+
+        return write_bundle(place, output, between, redact=redact)
     if ids and everything:
         raise click.UsageError("give IDs or --all, not both")
     if output is None and format not in (None, *_STREAMED):
@@ -110,19 +126,20 @@ def export(
         asked = Training(branch or "current", with_tools, with_thinking, sanitise)
         with open_for_long_read(place) if everything else place.read() as store:
             asked.write(store, ids, everything, wanted, output)
-        return
+        return 0
     with open_for_long_read(place) if everything else place.read() as store:
         talks = _select(store, ids, everything, wanted)
         if redact:
             _write(_redacted(store, talks), wanted, output)
-            return
+            return 0
         if output is not None:
             with Meter("writing", "message") as meter:
                 formats.save(talks, output, format=wanted, progress=meter)
-            return
+            return 0
         with _open_stdout() as stream, Meter("writing", "message") as meter:
             progress = None if is_terminal(sys.stdout) else meter  # it would stand between the lines
             formats.save(talks, stream, format=wanted, progress=progress)
+    return 0
 
 
 def _select(

@@ -30,13 +30,19 @@ _REASONS = ("user-requested", "retention-expired", "privacy-policy-change", "wor
 
 
 @click.command(short_help="Read everything, and check that it is sound.")
+@click.option("--bundle", metavar="FOLDER", help="Check a folder that hitherto export --manifest wrote, and no store.")
+@click.option("--digest", metavar="SHA256", help="With --bundle: what the export printed.")
 @click.option("--note", is_flag=True, help="If it is sound, keep the time in the store, for the viewer to show.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @with_place
-def verify(place: Place, note: bool, as_json: bool) -> int:
+def verify(place: Place, bundle: str | None, digest: str | None, note: bool, as_json: bool) -> int:
     """Read everything and derive it again: trees, sequence, sizes, checksums, attachments, and in a sealed store what
     proves that nothing was changed, moved or put back. Nothing is written without --note. Problems are exit code 7;
     without problems, conversations that other processes kept busy are exit code 9."""
+    if bundle is not None:
+        from ._bundle import verify_bundle  # noqa: PLC0415  # help needs none
+
+        return verify_bundle(bundle, digest, as_json=as_json)
     opened = place.open(maintenance=False) if note else place.read()
     with opened as store, Meter("reading", "conversation") as meter:
         report = store.verify(progress=meter, note=note)
