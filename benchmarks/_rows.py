@@ -88,8 +88,11 @@ _Times = dict[tuple[int, str], list[float]]
 
 
 def _appending(bench: Bench, sides: Iterable[str]) -> tuple[_Times, _Times, _Times]:
-    """Seconds and CPU seconds of a turn, by rounds, and seconds of every turn, for each size and side."""
-    rounds, count = bench.pick(11, 21), bench.pick(15, 20)
+    """Seconds and CPU seconds of a turn, by rounds, and seconds of every turn, for each size and side.
+
+    The sides of one size follow each other at once: a busy neighbour, who comes and goes within seconds, then meets
+    both sides of a ratio, or one ratio of many."""
+    rounds, count = bench.pick(15, 41), 12
     children = {}
     for size in SIZES:
         for side in sides:
@@ -100,11 +103,13 @@ def _appending(bench: Bench, sides: Iterable[str]) -> tuple[_Times, _Times, _Tim
     cpu: _Times = {key: [] for key in children}
     each: _Times = {key: [] for key in children}
     for number in range(rounds):
-        for key in bench.shuffled(children):
-            times, mean = children[key](_append, names(key[0]), 200 + number * count, count)
-            wall[key].append(statistics.median(times))
-            cpu[key].append(mean)
-            each[key] += times
+        for size in bench.shuffled(SIZES):
+            for side in bench.shuffled(sides):
+                key = size, side
+                times, mean = children[key](_append, names(size), 200 + number * count, count)
+                wall[key].append(statistics.median(times))
+                cpu[key].append(mean)
+                each[key] += times
     for child in children.values():
         child.close()
     return wall, cpu, each

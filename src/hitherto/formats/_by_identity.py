@@ -165,15 +165,14 @@ class IdentityImport:
         engine = self._engine
         index = NativeIndex(engine.workspace.meta.seed)
         batch = _Batch(self._store, talk, index, self._format)
-        drafts: list[EncodedMessage] = []
+        pairs: list[tuple[int, int]] = []
 
         def make(state: ConversationState) -> list[EncodedMessage]:
-            drafts[:] = batch.drafts(state, {}, min(meta.created or engine.clock(), engine.clock()))
-            return drafts
+            return batch.drafts(state, {}, min(meta.created or engine.clock(), engine.clock()))
 
         def items(state: ConversationState, messages: list[Saved]) -> Iterator[ItemRow]:
-            numbers = [engine.message_ids.number(m.id) for m in messages]
-            yield index_item(state.envelope, state.id, state.row.version, batch.pairs(numbers))
+            pairs[:] = batch.pairs([engine.message_ids.number(m.id) for m in messages])
+            yield index_item(state.envelope, state.id, state.row.version, pairs)
 
         meta, setups = describe(self._store, talk)
         meta = replace(meta, imported=engine.clock(), imported_title=meta.title)
@@ -186,10 +185,9 @@ class IdentityImport:
         made = create(engine, id, meta, setups, make, replace(more, head_at=batch.head_at()), kind=talk.kind)
         if made is None:
             raise Again
-        state, messages = made
-        index.add(batch.pairs([engine.message_ids.number(m.id) for m in messages]))
-        self._remember(state, index)
-        return batch.merged(handle_on(state), is_new=True)
+        index.add(pairs)
+        self._remember(made[0], index)
+        return batch.merged(handle_on(made[0]), is_new=True)
 
     def _grow(self, talk: PortableConversation, id: bytes) -> Merged:
         engine, handle = self._engine, self._store.conversation(show_conversation_id(id))
@@ -207,6 +205,7 @@ class IdentityImport:
             index = self._index(state)
         stamp = _stamp(state.row)
         drafts = batch.drafts(state, setup_numbers(talk, light), 0)
+        pairs: list[tuple[int, int]] = []
 
         def prepare(drafts: Sequence[EncodedMessage], row: ConversationRow) -> tuple[Change | None, list[Saved]]:
             row = state.read_stored_row()
@@ -220,13 +219,13 @@ class IdentityImport:
             own = tuple(rows(state.envelope, after, found))
             if own:
                 after = exchange(state.envelope, after, own, (), sum(len(item.value) for item in found))
-            numbers = [engine.message_ids.number(m.id) for m in messages]
-            put = index_item(state.envelope, state.id, version, batch.pairs(numbers))
+            pairs[:] = batch.pairs([engine.message_ids.number(m.id) for m in messages])
+            put = index_item(state.envelope, state.id, version, pairs)
             return replace(change, row=after, put=(*change.put, *own, put)), messages
 
         steps = state.write_steps(drafts, prepare, may_queue=False)  # it compares with the stored row
-        messages = finish(engine.committer, steps)
-        index.add(batch.pairs([engine.message_ids.number(m.id) for m in messages]))
+        finish(engine.committer, steps)
+        index.add(pairs)
         self._remember(state, index)
         self._retitle(state, talk, touched=True)
         return batch.merged(self._store.conversation(show_conversation_id(id)))

@@ -30,7 +30,10 @@ Record = Mapping[str, object]
 
 def text_of(record: Record, name: str) -> str:
     """Return a text of a line, or "" if it is none."""
-    return clean_text(record.get(name))
+    value = record.get(name)
+    if type(value) is str and value.isascii():  # nearly all of them, many times for each line
+        return value
+    return clean_text(value)
 
 
 def message_of(record: Record) -> dict[str, object]:
