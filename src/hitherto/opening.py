@@ -191,6 +191,14 @@ def rights_of(role: str, workspace: str | None = None, *, read_only: bool = Fals
     return rights(role, None if workspace is None else str(workspace_id(workspace)), read_only=read_only)
 
 
+def distribute(location: str, *, run: bool = False) -> list[str]:
+    """The SQL statements that spread the tables of this database over the nodes of its Citus cluster, without those
+    that were run before. `run` runs them, with the rights of the user in the address."""
+    with _needs_psycopg():
+        from .backends.postgres.server_report import distribute  # noqa: PLC0415  # see above
+    return distribute(location, run=run)
+
+
 def key_id_of(location: str | os.PathLike[str], workspace: str) -> str | None:
     """The id of the key of a workspace; None if it is plain. Needs no key, and changes nothing."""
     backend = _backend(location, workspace, _ANSWER_SECONDS if is_server(location) else 0.0, read_only=True)

@@ -127,7 +127,11 @@ CHANGING = {
     "plain": [("key", "seal", "--to", "file:new.key", "--yes")],
     "sealed": [("key", "rotate", "--to", "file:new.key", "--yes"), ("key", "unseal", "--yes", "--key", "file:new.key")],
 }
-REFUSED = {"backup": ("backup", "copy.bak"), "restore": ("restore", "copy.db")}  # what a server's own tools do
+REFUSED = {  # what a server's own tools do, and what a cluster is needed for
+    "backup": ("backup", "copy.bak"),
+    "restore": ("restore", "copy.db"),
+    "distribute": ("postgres", "distribute"),
+}
 # A chat is below; servers and what talks to other programs have tests of their own; a login opens no store.
 ELSEWHERE = {"chat", "login", "logout", "serve", "gateway", "run", "replay", "mcp", "install"}
 

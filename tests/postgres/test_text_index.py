@@ -509,16 +509,18 @@ def test_statistics_that_come_late_do_not_delay_the_scrub(
     other = _One(opened.server.conninfo, opened.id)
     remover = PostgresIndex(other, opened.id, create=False)
     estimate = f"SELECT sum(pg_stat_get_dead_tuples(i.indrelid)) = 0 {_words._INDEX}"
-    real = _words._is_unseen
+    real = PostgresIndex._is_unseen
 
     def tell(connection: Connection) -> None:
         connection.execute("SELECT pg_stat_force_next_flush()")
 
-    def asked(connection: Connection, before: str) -> bool:
+    def asked(index: PostgresIndex, before: str) -> bool:
         other.do(tell)
-        return real(connection, before) if exact else connection.execute(estimate).fetchall() == [(True,)]
+        if exact:
+            return real(index, before)
+        return index._do(lambda connection: connection.execute(estimate).fetchall()) == [(True,)]
 
-    monkeypatch.setattr(_words, "_is_unseen", asked)
+    monkeypatch.setattr(PostgresIndex, "_is_unseen", asked)
     scrubbed = []
     with closing(other):
         for first in range(0, 100, 10):

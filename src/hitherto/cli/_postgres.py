@@ -1,7 +1,7 @@
 """`hitherto postgres`: commands for the administrator of a PostgreSQL server.
 
-The commands print statements and run none: an administrator grants rights, with any trusted tool. No connection is
-made, so the commands work without access to the server.
+The commands print statements. An administrator runs them, with any trusted tool. `role` makes no connection, so it
+works without access to the server; `distribute` asks what is done already, and runs the rest if it is told to.
 """
 
 import click
@@ -39,3 +39,26 @@ def role(place: Place, name: str, only: bool, read_only: bool) -> None:
     click.echo("COMMIT;")
     bound = f"only workspace {place.workspace}" if only else "every workspace, one at a time"
     say(f"{'reads' if read_only else 'reads and writes'} {bound}; CREATE ROLE comes first")
+
+
+@postgres.command(short_help="Print the SQL that spreads the tables over a Citus cluster.")
+@click.option("--run", is_flag=True, help="Run the statements, too.")
+@with_place
+def distribute(place: Place, run: bool) -> None:
+    """Print the SQL statements that spread the tables of the store over the nodes of its Citus cluster, by workspace.
+    Those that were run before are left out.
+
+    The address names the coordinator. With --run it names a superuser, whom row-level security hides no rows from. The
+    store has to be there: hitherto init makes one. Stop the programs that use it meanwhile, and start them again.
+    """
+    from ..opening import distribute as left  # noqa: PLC0415  # help needs none
+
+    if not place.is_server:
+        raise click.UsageError("the store is a file; only the tables of a server can be distributed")
+    statements = left(place.location, run=run)
+    for statement in statements:
+        click.echo(f"{statement};")
+    if not statements:
+        say("all tables are distributed")
+    elif run:
+        say(f"distributed {len(statements)} tables; hitherto doctor looks at them")

@@ -62,6 +62,22 @@ def _format(seen: "Server") -> Iterator[Finding]:
         yield Finding("tables", OK, f"{what}; {taken}")
 
 
+def _distribution(seen: "Server") -> Iterator[Finding]:
+    if seen.distribution_problems:
+        what = f"Citus {seen.citus}: {'; '.join(seen.distribution_problems)}"
+        hint = "hitherto postgres distribute prints the statements that are missing; nothing is written until then"
+        yield Finding("distribution", PROBLEM, what, hint)
+    elif seen.unprotected:
+        what = f"Citus {seen.citus}: {'; '.join(seen.unprotected)}"
+        hint = "give such a role a workspace on a server of its own; a service says for itself whom a connection is for"
+        yield Finding("distribution", PROBLEM, what, hint)
+    elif seen.distributed:
+        yield Finding("distribution", OK, f"Citus {seen.citus}: all tables by workspace, each workspace on one node")
+    elif seen.citus is not None:
+        what = f"Citus {seen.citus}, and the tables are on its coordinator alone"
+        yield Finding("distribution", OK, f"{what}; hitherto postgres distribute spreads them")
+
+
 def _tls(seen: "Server") -> Iterator[Finding]:
     hint = "sslmode=verify-full&sslrootcert=system in the address, or the path of the authority's certificate"
     if seen.tls is not None and seen.verified:
@@ -141,5 +157,5 @@ def _connections(seen: "Server") -> Iterator[Finding]:
 
 
 _JUDGES: tuple[Callable[["Server"], Iterator[Finding]], ...] = (
-    _version, _format, _tls, _role, _durability, _upkeep, _connections,
+    _version, _format, _distribution, _tls, _role, _durability, _upkeep, _connections,
 )  # fmt: skip

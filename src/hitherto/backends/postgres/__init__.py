@@ -526,7 +526,8 @@ class PostgresBackend:
             return None
         from .text_index import PostgresIndex  # noqa: PLC0415  # only those who search need it
 
-        index = PostgresIndex(self._bound, self._w, create=create)
+        spread = self._bound.shared.is_distributed
+        index = PostgresIndex(self._bound, self._w, create=create, is_distributed=spread)
         return index if create or index.is_there else None
 
     def maintain(self, seconds: float) -> bool:  # noqa: ARG002  # it takes little time

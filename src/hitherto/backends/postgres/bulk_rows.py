@@ -27,6 +27,8 @@ _CONVERSATIONS = f"{CONVERSATION}, shelf"
 _PACKS = "first, conversation, parent, count, body"
 _ITEMS = "conversation, key, revision, body"
 _TAGS = "value, conversation, message"
+# Without it, a cluster would send the rows to their node by COPY, which row-level security forbids.
+_ONE_BY_ONE = "RETURNING 1"
 _OVER_PACK = (
     "ON CONFLICT (workspace_id, first) DO UPDATE "
     "SET parent = excluded.parent, count = excluded.count, body = excluded.body"
@@ -46,7 +48,7 @@ def _insert(table: str, columns: str, conflict: str) -> str:
     arrays = ", ".join(f"%b::{_TYPES.get(name, 'bigint')}[]" for name in columns.split(", "))
     return (
         f"INSERT INTO hitherto.{table} (workspace_id, {columns}{names}) "
-        f"SELECT %s::uuid, v.*{values} FROM unnest({arrays}) v {conflict}"
+        f"SELECT %s::uuid, v.*{values} FROM unnest({arrays}) v {conflict} {_ONE_BY_ONE}"
     )
 
 

@@ -34,7 +34,16 @@ from ...errors import Busy, CannotOpen, Closed, Hint, HithertoError, ReadOnly, U
 from . import schema
 from .address import Address, is_local
 from .connection import Connection, Link, Watch
-from .error_mapping import TOO_MANY, LostRaceError, clear_text_error, map_connect_error, map_error, may_pass
+from .distribution import read_distribution
+from .error_mapping import (
+    TOO_MANY,
+    LostRaceError,
+    clear_text_error,
+    map_connect_error,
+    map_error,
+    may_pass,
+    with_its_code,
+)
 
 T = TypeVar("T")
 
@@ -75,6 +84,7 @@ class Shared:
         self.system: int | None = None  # the identifier of the database system
         self.timeline = 0  # the highest seen
         self.durable = True
+        self.is_distributed = False  # over the nodes of a cluster
         self.trouble: Exception | None = None  # why the last attempt to connect failed
         self._forks = forks.count()
         self._renewed = 0.0
@@ -97,6 +107,13 @@ class Shared:
             num_workers=2,
             name="hitherto",
         )
+
+    @property
+    def by_transaction(self) -> bool:
+        """Tell whether each transaction says for which workspace it is, instead of each connection.
+
+        A pooler may hand out transactions. A cluster passes to its nodes what is set for a transaction, and no more."""
+        return self.address.by_transaction or self.is_distributed
 
     @classmethod
     def of(cls, address: Address) -> "Shared":
@@ -157,6 +174,14 @@ class Shared:
             else:
                 parts = self.address.partitions
                 schema.migrate(connection, self._connect, create=create, partitions=parts, seconds=seconds)
+            self._find_distribution(connection)
+
+    def _find_distribution(self, connection: Connection) -> None:
+        found = read_distribution(connection)
+        self.is_distributed = found is not None and found.is_used
+        if found is not None and not self.address.read_only and (problems := found.problems()):
+            hint = "hitherto postgres distribute prints what is missing; hitherto doctor says what is wrong"
+            raise CannotOpen(f"the tables are not distributed as they have to be: {'; '.join(problems)}", hint=hint)
 
     def _connect(self) -> Link:
         """Connect to the first server that takes writes. If that is a replaced primary, try the other servers."""
@@ -362,7 +387,7 @@ class Bound:
         connection: Link | None = None
         try:
             connection = self.shared.take(time.monotonic() + self.timeout_seconds if deadline is None else deadline)
-            if not self.shared.address.by_transaction and connection.bound != self._binding:
+            if not self.shared.by_transaction and connection.bound != self._binding:
                 connection.bound = None  # unknown, if the next statement is interrupted
                 query = "SELECT set_config('hitherto.workspace_id', %s, false), set_config('lock_timeout', %s, false)"
                 connection.execute(query, (str(self.workspace_id), str(self._binding[1])))
@@ -378,7 +403,15 @@ class Bound:
         self.bind(connection)
 
     def bind(self, connection: Connection) -> None:
-        """Bind this transaction, behind a transaction pooler."""
+        """Bind this transaction, behind a transaction pooler or in a cluster."""
+        if self.shared.is_distributed:
+            with connection.pipeline():
+                for name, value in (
+                    ("citus.propagate_set_commands", "local"),  # the nodes get what follows
+                    ("hitherto.workspace_id", str(self.workspace_id)),
+                    ("lock_timeout", str(self._binding[1])),
+                ):
+                    connection.execute(f"SET LOCAL {name} = '{value}'")
         if self.shared.address.by_transaction:
             query = (
                 "SELECT set_config('hitherto.workspace_id', %s, true), set_config('lock_timeout', %s, true), "
@@ -390,8 +423,7 @@ class Bound:
 
     def shorten(self, connection: Connection, seconds: float) -> None:
         """Set a shorter lock timeout for this transaction."""
-        query = "SELECT set_config('lock_timeout', %s, true)"
-        connection.execute(query, (str(int(max(1, seconds * 1000))),))
+        connection.execute(f"SET LOCAL lock_timeout = {int(max(1, seconds * 1000))}")
 
     @contextmanager
     def through(self, connection: Connection) -> Iterator[None]:
@@ -419,17 +451,18 @@ class Bound:
         while True:
             try:
                 with self.lease(deadline) as connection, self._watch(connection, writes=writes):
-                    if bound or not self.shared.address.by_transaction:
+                    if bound or not self.shared.by_transaction:
                         return work(connection)
                     with connection.transaction():
                         self.bind(connection)
                         return work(connection)
-            except (psycopg.Error, LostRaceError, Unavailable, ReadOnly) as error:
+            except (psycopg.Error, LostRaceError, Unavailable, ReadOnly) as raised:
+                error = with_its_code(raised)
                 races += isinstance(error, errors.UniqueViolation | LostRaceError)
                 if races > _RACES or time.monotonic() > deadline or not may_pass(error):
-                    if isinstance(error, HithertoError):
+                    if isinstance(raised, HithertoError):
                         raise
-                    raise map_error(error, self.shared.address.shown) from error
+                    raise map_error(error, self.shared.address.shown) from raised
                 self.retries += 1
                 waited = isinstance(error, psycopg.OperationalError | Unavailable | ReadOnly)
             time.sleep(random.random() * (0.05 if waited else 0.005))

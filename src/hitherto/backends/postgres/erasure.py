@@ -26,38 +26,42 @@ import psycopg
 from . import schema
 from .connection import Connection
 from .connections import Bound
+from .distribution import ask_node, shard_names
 
 _SMALL = 64 << 20  # bytes of all tables: up to that, a purge runs a vacuum of its own
+_TABLES = list(schema.TABLES)
 _LATE_SECONDS = 60  # until a server has counted everything
 
+_DATABASE = "(SELECT d.datid FROM pg_stat_get_activity(pg_backend_pid()) d)"  # this one
 _STATE = "SELECT removals, scrubbed, untidy::text, evidence FROM hitherto.workspace WHERE workspace_id = %s"
+# These are evaluated by the server that has the workspace's row. They call functions where a view would be shorter: a
+# coordinator reads its own catalogue, and passes on only what names no table of it.
 _NOW = (
-    "SELECT (SELECT system_identifier FROM pg_control_system()) || '/' || tableoid::bigint, "
+    "SELECT (SELECT system_identifier FROM pg_control_system())::text || '/' || tableoid::bigint, "
     "pg_snapshot_xmax(pg_current_snapshot())::text, extract(epoch FROM clock_timestamp())::bigint, "
-    "(SELECT extract(epoch FROM stats_reset)::bigint FROM pg_stat_bgwriter), "
-    "(SELECT count(*) FROM pg_stat_progress_vacuum WHERE datname = current_database()) "
+    "extract(epoch FROM pg_stat_get_bgwriter_stat_reset_time())::bigint, "
+    f"(SELECT count(*) FROM pg_stat_get_progress_info('VACUUM') s WHERE s.datid = {_DATABASE}) "
     "FROM hitherto.workspace WHERE workspace_id = %s"
 )
 _OLDER = "age((%s::text::xid8)::xid)"
-_IS_SEEN = (
-    "SELECT EXISTS (SELECT 1 FROM pg_stat_activity s WHERE s.pid <> pg_backend_pid() "
-    "AND coalesce(s.datname, current_database()) = current_database() "  # of no database: a standby
+IS_SEEN = (
+    "SELECT EXISTS (SELECT 1 FROM pg_stat_get_activity(NULL) s WHERE s.pid <> pg_backend_pid() "
+    f"AND coalesce(nullif(s.datid, 0), {_DATABASE}) = {_DATABASE} "  # of no database: a standby
     f"AND greatest(age(s.backend_xmin), age(s.backend_xid)) > {_OLDER}) OR "  # xid: it has written
-    "EXISTS (SELECT 1 FROM pg_prepared_xacts s WHERE s.database = current_database() "
-    f"AND age(s.transaction) > {_OLDER}) OR "
-    f"EXISTS (SELECT 1 FROM pg_replication_slots s WHERE age(s.xmin) > {_OLDER}) "
+    f"EXISTS (SELECT 1 FROM pg_prepared_xact() s WHERE s.dbid = {_DATABASE} AND age(s.transaction) > {_OLDER}) OR "
+    f"EXISTS (SELECT 1 FROM pg_get_replication_slots() s WHERE age(s.xmin) > {_OLDER}) "
     "FROM hitherto.workspace WHERE workspace_id = %s"
+)
+_COUNTS = (
+    "SELECT json_object_agg(t.id::bigint, json_build_array(pg_stat_get_vacuum_count(t.id) "
+    "+ pg_stat_get_autovacuum_count(t.id), pg_stat_get_tuples_updated(t.id) + pg_stat_get_tuples_deleted(t.id)))::text "
+    "FROM pg_class c CROSS JOIN LATERAL unnest(ARRAY[c.oid, nullif(c.reltoastrelid, 0)]) AS t (id) "
+    "WHERE t.id IS NOT NULL AND c.relnamespace = 'hitherto'::regnamespace AND c.relname = ANY('{{{names}}}')"
 )
 # The tables, or the partitions that this workspace is in.
 _PART = (
     "SELECT coalesce(substring(c.relname FROM '_[0-9]+$'), '') FROM hitherto.workspace w "
     "JOIN pg_class c ON c.oid = w.tableoid WHERE w.workspace_id = %s"
-)
-_COUNTS = (
-    "SELECT (SELECT json_object_agg(s.relid::bigint, json_build_array(s.vacuum_count + s.autovacuum_count, "
-    "s.n_tup_upd + s.n_tup_del)) FROM pg_class c JOIN pg_stat_all_tables s ON s.relid IN (c.oid, c.reltoastrelid) "
-    "WHERE c.relnamespace = 'hitherto'::regnamespace AND c.relname = ANY(%s::text[])) "
-    "FROM hitherto.workspace WHERE workspace_id = %s"
 )
 _KEEP = "UPDATE hitherto.workspace SET evidence = %s WHERE workspace_id = %s RETURNING 1"
 _SETTLE = (
@@ -66,10 +70,11 @@ _SETTLE = (
     "WHERE workspace_id = %s AND evidence = %s RETURNING 1"
 )
 _IS_SMALL = (
-    "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0) <= %s "
-    "AND coalesce(bool_and(pg_has_role(c.relowner, 'USAGE')), false) FROM pg_class c "
-    "WHERE c.relnamespace = 'hitherto'::regnamespace AND c.relkind = 'r'"
+    "SELECT coalesce(sum({size}(c.oid)), 0) <= %s AND coalesce(bool_and(pg_has_role(c.relowner, 'USAGE')), false) "
+    "FROM pg_class c WHERE c.relnamespace = 'hitherto'::regnamespace AND {which}"
 )
+_IS_SMALL_HERE = _IS_SMALL.format(size="pg_total_relation_size", which="c.relkind = 'r'")
+_IS_SMALL_EVERYWHERE = _IS_SMALL.format(size="citus_total_relation_size", which="c.relname = ANY(%s::text[])")
 
 
 class Evidence(msgspec.Struct, frozen=True):
@@ -130,7 +135,7 @@ class Eraser:
 
     def _rows(self, connection: Connection, query: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
         """A statement by itself, bound: a vacuum is part of no transaction, so that nothing around it is."""
-        if not self._bound.shared.address.by_transaction:
+        if not self._bound.shared.by_transaction:
             return connection.execute(query, values).fetchall()
         with connection.transaction():
             self._bound.bind(connection)
@@ -138,18 +143,25 @@ class Eraser:
 
     def _is_seen(self, connection: Connection, horizon: str) -> bool:
         """Tell whether a transaction from before the look may see removed rows."""
-        return bool(self._rows(connection, _IS_SEEN, (horizon, horizon, horizon, self._w))[0][0])
+        return bool(self._rows(connection, IS_SEEN, (horizon, horizon, horizon, self._w))[0][0])
 
     def _counts(self, connection: Connection) -> dict[str, tuple[int, int]]:
         """Return for each table how often it was vacuumed, and how many of its rows were ever changed or removed."""
-        [(part,)] = self._rows(connection, _PART, (self._w,))
-        tables = [f"{table}{part}" for table in schema.TABLES]
-        return msgspec.convert(self._rows(connection, _COUNTS, (tables, self._w))[0][0], dict[str, tuple[int, int]])
+        if self._bound.shared.is_distributed:
+            names = shard_names(connection, self._w, schema.TABLES)
+            found = ask_node(connection, names[0], _COUNTS.format(names=",".join(names)))
+        else:
+            [(part,)] = self._rows(connection, _PART, (self._w,))
+            names = [f"{table}{part}" for table in schema.TABLES]
+            [(found,)] = connection.execute(_COUNTS.format(names=",".join(names))).fetchall()
+        return msgspec.json.decode(found, type=dict[str, tuple[int, int]])
 
     def _vacuum(self, connection: Connection) -> bool:
-        if self._bound.shared.address.by_transaction:
+        shared = self._bound.shared
+        if shared.address.by_transaction:
             return False
-        if connection.execute(_IS_SMALL, (_SMALL,)).fetchall() != [(True,)]:
+        query, which = (_IS_SMALL_HERE, ()) if not shared.is_distributed else (_IS_SMALL_EVERYWHERE, (_TABLES,))
+        if connection.execute(query, (_SMALL, *which)).fetchall() != [(True,)]:
             return False
         done = True
         for table in schema.TABLES:

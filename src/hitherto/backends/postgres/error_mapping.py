@@ -4,6 +4,7 @@ They contain no written values and no password. For errors while connecting, lib
 """
 
 import re
+from typing import TypeVar
 
 import psycopg
 from psycopg import errors
@@ -23,9 +24,34 @@ from ...errors import (
     Unavailable,
 )
 
+T = TypeVar("T", bound=Exception)
+
 
 class LostRaceError(Exception):
     """Another writer was faster in a way that no lock or index shows: start over."""
+
+
+# A statement that changes rows in its WITH, and fails on a node of a Citus cluster, has lost its code on the way.
+_LOST_CODES: dict[str, type[psycopg.Error]] = {
+    "duplicate key value violates unique constraint": errors.UniqueViolation,
+    "canceling statement due to lock timeout": errors.LockNotAvailable,
+    "deadlock detected": errors.DeadlockDetected,
+    "No space left on device": errors.DiskFull,
+    "terminating connection due to": errors.AdminShutdown,
+    "the database system is": errors.CannotConnectNow,
+    "server closed the connection unexpectedly": errors.ConnectionFailure,
+    "connection to the remote node": errors.ConnectionFailure,
+}
+
+
+def with_its_code(error: T) -> T | psycopg.Error:
+    """Return the error as the node that raised it meant it."""
+    if not isinstance(error, errors.InternalError_):
+        return error
+    for words, kind in _LOST_CODES.items():
+        if words in str(error):
+            return kind(str(error))
+    return error
 
 
 def may_pass(error: Exception) -> bool:

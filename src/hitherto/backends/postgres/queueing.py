@@ -182,7 +182,7 @@ class QueuedCommit:
                 with connection.pipeline():
                     cursors = [self._writer.append(connection, batch) for batch in together]
                     connection.execute("COMMIT")
-                if not all(cursor.fetchall()[0][0] for cursor in cursors):
+                if not all(cursor.fetchall() for cursor in cursors):
                     raise CommitUnknown("a row that was locked did not change")
 
 

@@ -9,10 +9,11 @@ from contextlib import suppress
 import psycopg
 from msgspec import Struct
 
-from ...errors import HithertoError
+from ...errors import Denied, HithertoError
 from .address import Address
 from .connection import Connection
 from .connections import OLDEST, Shared
+from .distribution import missing_statements, read_distribution, unprotected_shards
 from .error_mapping import map_connect_error
 from .schema import MIGRATIONS, version
 
@@ -35,6 +36,11 @@ _CLIENTS = "SELECT count(*) FROM pg_stat_activity WHERE datname IS NOT NULL"
 _SIZES = (
     "SELECT coalesce(sum(pg_table_size(c.oid)), 0)::bigint, coalesce(sum(pg_indexes_size(c.oid)), 0)::bigint "
     "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'hitherto' AND c.relkind = 'r'"
+)
+_SIZES_EVERYWHERE = (
+    "SELECT coalesce(sum(citus_table_size(c.oid)), 0)::bigint, "
+    "coalesce(sum(citus_total_relation_size(c.oid) - citus_table_size(c.oid)), 0)::bigint "
+    "FROM pg_class c JOIN pg_dist_partition p ON p.logicalrelid = c.oid WHERE c.relnamespace = 'hitherto'::regnamespace"
 )
 _PLACE = (
     "SELECT pg_is_in_recovery(), CASE WHEN pg_is_in_recovery() THEN timeline_id "
@@ -81,6 +87,10 @@ class Server(Struct, frozen=True):
     max_connections: int
     table_bytes: int
     index_bytes: int
+    citus: str | None = None  # the version of the extension, if it is there
+    distributed: bool = False  # Citus spreads our tables over its nodes
+    distribution_problems: tuple[str, ...] = ()  # reasons for which nothing can be written to them
+    unprotected: tuple[str, ...] = ()  # where row-level security has not reached the nodes
 
 
 def look(url: str) -> Server:
@@ -89,6 +99,25 @@ def look(url: str) -> Server:
     try:
         with _connection(url, address) as connection:
             return _read_server(connection, address)
+    except psycopg.Error as error:
+        raise map_connect_error(error, address.shown) from error
+
+
+def distribute(url: str, *, run: bool) -> list[str]:
+    """Return the statements that spread the tables over a cluster, as far as they are left to run, and run them."""
+    address = Address(url)
+    try:
+        with _connection(url, address) as connection:
+            left = missing_statements(connection)
+            [(_, superuser, bypasses)] = connection.execute(_ROLE).fetchall()
+            if run and not (superuser or bypasses):
+                hint = "name a superuser in the address, or let one run the statements that are printed without --run"
+                raise Denied(
+                    "rows are copied to the nodes, and row-level security hides them from this role", hint=hint
+                )
+            for statement in left if run else ():
+                connection.execute(statement)
+            return left
     except psycopg.Error as error:
         raise map_connect_error(error, address.shown) from error
 
@@ -109,7 +138,9 @@ def _read_server(connection: Connection, address: Address) -> Server:
     said = dict(zip(_SETTINGS, map(str, settings), strict=True))
     [(role, superuser, bypasses)] = all_of(_ROLE)
     [(standby, timeline)] = connection.execute(_PLACE).fetchall()
-    [(tables, indexes)] = connection.execute(_SIZES).fetchall()
+    distribution = read_distribution(connection)
+    spread = distribution is not None and distribution.is_used
+    [(tables, indexes)] = connection.execute(_SIZES_EVERYWHERE if spread else _SIZES).fetchall()
     return Server(
         version=said["server_version"],
         too_old=connection.info.server_version < OLDEST,
@@ -139,6 +170,10 @@ def _read_server(connection: Connection, address: Address) -> Server:
         max_connections=int(said["max_connections"]),
         table_bytes=tables,
         index_bytes=indexes,
+        citus=None if distribution is None else distribution.version,
+        distributed=spread,
+        distribution_problems=() if distribution is None else tuple(distribution.problems()),
+        unprotected=() if distribution is None else tuple(unprotected_shards(connection, distribution)),
     )
 
 

@@ -35,10 +35,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
+from psycopg.sql import SQL, Literal
+
 from ..._search.query import Query, split
 from ...errors import Closed
 from ...textindex import Entry, Found, Known
 from .connection import Connection
+from .distribution import shard_names
+from .erasure import IS_SEEN
 from .feed import without_place
 from .lexemes import Spelling, Vector, VectorDumper
 from .rows import MARK
@@ -74,13 +78,14 @@ _FILTERS = {
 }
 _CHANGE = (
     "UPDATE hitherto.word_state SET stamp = %s, position = coalesce(%s, position), next_place = next_place + %s "
-    "WHERE workspace_id = %s AND stamp = %s RETURNING next_place, set_config('synchronous_commit', 'off', true)"
+    "WHERE workspace_id = %s AND stamp = %s RETURNING next_place"
 )
 _INSERT = (
     "INSERT INTO hitherto.word (workspace_id, place, part, number, conversation, revision, role, created_at, "
     "workspace_words) SELECT %s, u.place, u.part, u.number, u.conversation, u.revision, u.role, u.created_at, "
     "u.words FROM unnest(%b::int8[], %b::int8[], %b::int8[], %b::bytea[], %b::int8[], %b::bytea[], "
-    "%b::int8[], %b::tsvector[]) AS u (place, part, number, conversation, revision, role, created_at, words)"
+    "%b::int8[], %b::tsvector[]) AS u (place, part, number, conversation, revision, role, created_at, words) "
+    "RETURNING 1"  # as in `bulk_rows`
 )
 _NOTE = (
     "INSERT INTO hitherto.word_known (workspace_id, conversation, created_at, rewrites, next_seq) "
@@ -96,15 +101,28 @@ _INDEX = (  # the index over the words; with partitions, those of each partition
     "FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am a ON a.oid = c.relam "
     "WHERE a.amname = 'gin' AND c.relkind = 'i' AND c.relnamespace = 'hitherto'::regnamespace"
 )
-_FILES = f"SELECT array_agg(pg_relation_filenode(i.indexrelid)::int8) {_INDEX}"
+_FILES = (
+    f"SELECT (SELECT array_agg(pg_relation_filenode(i.indexrelid)::int8) {_INDEX}), "
+    f"(SELECT sum(pg_total_relation_size(i.indrelid)) {_INDEX}), pg_snapshot_xmax(pg_current_snapshot())::text "
+    "FROM hitherto.word_state WHERE workspace_id = %s"
+)
+_FILES_OF_SHARD = (
+    "SELECT ARRAY[pg_relation_filenode(to_regclass('hitherto.word_by_words_{shard}'))::int8], "
+    "pg_total_relation_size(to_regclass('hitherto.word_{shard}')), pg_snapshot_xmax(pg_current_snapshot())::text "
+    "FROM hitherto.word_state WHERE workspace_id = %s"
+)
 # VACUUM (FREEZE) removes invisible rows, and records in the table up to which transaction id. If this is not older than
 # a given id, nothing is left of rows that were removed before it. (The number of dead rows is an estimate, which the
 # server may learn late.)
 _UNSEEN = (
-    "SELECT bool_and(age(t.relfrozenxid) <= age((%s::text::xid8)::xid)) FROM pg_class t "
-    f"WHERE t.oid IN (SELECT i.indrelid {_INDEX})"
+    "SELECT (SELECT bool_and(age(t.relfrozenxid) <= age((%s::text::xid8)::xid)) FROM pg_class t "
+    f"WHERE t.oid IN (SELECT i.indrelid {_INDEX})) FROM hitherto.word_state WHERE workspace_id = %s"
 )
-_FORGOTTEN = f"UPDATE hitherto.word_state SET residue = ({_FILES}) WHERE workspace_id = %s"
+_HAVE_ENDED = (
+    "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::xid8 >= %s::text::xid8 FROM hitherto.word_state "
+    "WHERE workspace_id = %s"
+)
+_FORGOTTEN = "UPDATE hitherto.word_state SET residue = %s::int8[] WHERE workspace_id = %s"
 
 
 class Connections(Protocol):
@@ -116,8 +134,11 @@ class Connections(Protocol):
 class PostgresIndex:
     """The words of one workspace."""
 
-    def __init__(self, connections: Connections, workspace_id: UUID, *, create: bool) -> None:
+    def __init__(
+        self, connections: Connections, workspace_id: UUID, *, create: bool, is_distributed: bool = False
+    ) -> None:
         self.was_reset = False
+        self._is_distributed = is_distributed
         self._connections, self._id = connections, workspace_id
         self._spelling = Spelling(workspace_id)
         self._closed = threading.Event()
@@ -165,6 +186,7 @@ class PostgresIndex:
             with connection.pipeline(), connection.transaction():
                 after = _new_stamp()
                 place = None if position is None else without_place(position)
+                connection.execute("SET LOCAL synchronous_commit = off")
                 found = connection.execute(_CHANGE, (after, place, len(ready), self._id, stamp)).fetchall()
                 if not found:
                     return None
@@ -183,7 +205,8 @@ class PostgresIndex:
 
     def _mark_residue(self, connection: Connection) -> None:
         """Record that removed words are left in the files of the index and of the table."""
-        connection.execute(_FORGOTTEN, (self._id,))
+        [(files, _, _)] = self._look_at_files(connection)
+        connection.execute(_FORGOTTEN, (files, self._id))
         connection.execute(MARK, (self._id,))
 
     def _forget(self, connection: Connection, conversations: Sequence[bytes]) -> int:
@@ -324,17 +347,54 @@ class PostgresIndex:
 
         False if a reader delays it, if this role may not, or if the table is large: then it is the administrator's
         task."""
-        query = f"SELECT residue, ({_FILES}) FROM hitherto.word_state WHERE workspace_id = %s AND residue IS NOT NULL"
+        found = self._all("SELECT residue FROM hitherto.word_state WHERE workspace_id = %s AND residue IS NOT NULL")
+        if not found:
+            return True
+        [(residue,)] = found
+        if not set(residue).isdisjoint(self._files()):
+            self._rewrite_table()
         done = (
             "UPDATE hitherto.word_state SET residue = NULL WHERE workspace_id = %s AND residue = %s::int8[] RETURNING 1"
         )
-        found = self._all(query)
-        if not found:
-            return True
-        [(residue, files)] = found
-        if not set(residue).isdisjoint(files):
-            files = self._connections.do(_rewrite_table, bound=True)  # VACUUM cannot run in a transaction
-        return set(residue).isdisjoint(files) and bool(self._all(done, residue))
+        return set(residue).isdisjoint(self._files()) and bool(self._all(done, residue))
+
+    def _files(self) -> list[int]:
+        return list(self._do(self._look_at_files)[0][0])
+
+    def _look_at_files(self, connection: Connection) -> list[tuple[Any, ...]]:
+        """Return the files of the index, the size of its tables, and the next transaction, where this workspace is."""
+        query = _FILES
+        if self._is_distributed:
+            [shard] = shard_names(connection, self._id, ["word"])
+            query = _FILES_OF_SHARD.format(shard=shard.rpartition("_")[2])
+        return connection.execute(query, (self._id,)).fetchall()
+
+    def _rewrite_table(self) -> None:
+        """Rebuild the table if it is small."""
+        [(_, size, now)] = self._do(self._look_at_files)
+        if size <= _SMALL:
+            self._wait_for_writers(now)
+            self._vacuum("FREEZE")
+            if self._is_unseen(now):  # otherwise the removed rows would be rewritten as well
+                self._vacuum("FULL, SKIP_LOCKED")
+
+    def _vacuum(self, options: str) -> None:
+        query = f"VACUUM ({options}) hitherto.word"
+        self._connections.do(lambda connection: connection.execute(query), bound=True)  # it runs in no transaction
+
+    def _is_unseen(self, before: str) -> bool:
+        """Tell whether rows removed before this transaction id are invisible to all. Call it after VACUUM (FREEZE)."""
+        if self._is_distributed:  # a coordinator has no catalogue of its nodes
+            values = (before, before, before, self._id)
+            return self._do(lambda connection: connection.execute(IS_SEEN, values).fetchall()) == [(False,)]
+        return self._do(lambda connection: connection.execute(_UNSEEN, (before, self._id)).fetchall()) == [(True,)]
+
+    def _wait_for_writers(self, before: str) -> None:
+        """Wait a moment for transactions from before this id: they usually finish soon."""
+        for _ in range(_LOOKS):
+            if self._do(lambda connection: connection.execute(_HAVE_ENDED, (before, self._id)).fetchall()) == [(True,)]:
+                return
+            time.sleep(_LOOK_SECONDS)
 
     def close(self) -> None:
         """Close the index. The connections belong to the backend."""
@@ -360,35 +420,11 @@ def _ask_index(connection: Connection, given: dict[str, Any], *, ranked: bool) -
     The statement is not prepared, because its plan depends on the setting. Sequential scans are off, however common the
     server believes a word to be: the table holds all workspaces."""
     statement = _statement(given, "hitherto.word", ranked=ranked)
-    settings = "SELECT set_config('hitherto.words', %s, true), set_config('enable_seqscan', 'off', true)"
+    words = SQL("SET LOCAL hitherto.words = {}").format(Literal(given["query"]))  # a node gets it as well
     with connection.pipeline(), connection.transaction():  # one round trip
-        connection.execute(settings, (given["query"],))
+        connection.execute(words)
+        connection.execute("SET LOCAL enable_seqscan = off")
         return _find(connection, statement, given, may_prepare=False)
-
-
-def _rewrite_table(connection: Connection) -> list[int]:
-    """Rebuild the table if it is small, and return the files of the index afterwards."""
-    if connection.execute(f"SELECT sum(pg_total_relation_size(i.indrelid)) {_INDEX}").fetchall()[0][0] <= _SMALL:
-        [(now,)] = connection.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text").fetchall()
-        _wait_for_writers(connection, now)
-        connection.execute("VACUUM (FREEZE) hitherto.word")
-        if _is_unseen(connection, now):  # otherwise the removed rows would be rewritten as well
-            connection.execute("VACUUM (FULL, SKIP_LOCKED) hitherto.word")
-    return list(connection.execute(_FILES).fetchall()[0][0])
-
-
-def _is_unseen(connection: Connection, before: str) -> bool:
-    """Tell whether rows removed before this transaction id are invisible to all. Call it after VACUUM (FREEZE)."""
-    return connection.execute(_UNSEEN, (before,)).fetchall() == [(True,)]
-
-
-def _wait_for_writers(connection: Connection, before: str) -> None:
-    """Wait a moment for transactions from before this id: they usually finish soon."""
-    query = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::xid8 >= %s::xid8"
-    for _ in range(_LOOKS):
-        if connection.execute(query, (before,)).fetchall() == [(True,)]:
-            return
-        time.sleep(_LOOK_SECONDS)
 
 
 def _role(role: str) -> bytes:

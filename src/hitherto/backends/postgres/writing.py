@@ -48,7 +48,7 @@ from ...ids import RUN
 from .bulk_rows import only_arrive, put_all, put_messages
 from .connection import Connection, roll_back
 from .connections import Bound
-from .error_mapping import LostRaceError
+from .error_mapping import LostRaceError, with_its_code
 from .feed import FORGET
 from .queueing import Contested, QueuedCommit
 from .rows import (
@@ -69,6 +69,8 @@ _OWNED = ("tag", "item", "pack", "reference", "attachment", "chunk", "message") 
 _MOST = 16  # messages in one statement of the short way
 _FEW = 4  # messages that are inserted one by one
 _WARNING = "01000"
+_GOING = ("57P01", "57P02", "57P03")  # a server that shuts down, crashes, or starts
+_FATAL = ("FATAL", "PANIC")
 
 _SET = ", ".join(f"{name} = %s" for name in MUTABLE) + ", shelf = %s, moved = 0"
 _INSERT_CONVERSATION = (
@@ -110,10 +112,21 @@ def _append(count: int) -> str:
     """Return the statement of the short way, for so many messages."""
     changed = f"{_UPDATE_CONVERSATION} AND token = %s RETURNING 1"
     if not count:
-        return f"WITH c AS ({changed}) SELECT count(*) FROM c"
+        return changed
     return (
         f"WITH c AS ({changed}), m AS (INSERT INTO hitherto.message (workspace_id, {_MESSAGE}) "
-        f"SELECT %s::uuid, v.* FROM c CROSS JOIN (VALUES {', '.join([_TYPED] * count)}) v) SELECT count(*) FROM c"
+        f"SELECT %s::uuid, v.* FROM c CROSS JOIN (VALUES {', '.join([_TYPED] * count)}) v) SELECT 1 FROM c"
+    )
+
+
+@lru_cache(maxsize=_MOST + 1)
+def _insert_after(count: int) -> str:
+    """Return the second half of the same in a cluster: it passes two simple statements on to a node, but not one that
+    changes two tables. The row has the new token if the first half has changed it."""
+    return (
+        f"INSERT INTO hitherto.message (workspace_id, {_MESSAGE}) SELECT c.workspace_id, v.* "
+        "FROM hitherto.conversation c "
+        f"CROSS JOIN (VALUES {', '.join([_TYPED] * count)}) v WHERE c.workspace_id = %s AND c.id = %s AND c.token = %s"
     )
 
 
@@ -172,11 +185,11 @@ class Writer:
         """Wait until every visible commit is durable, also on replicas.
 
         A transaction that writes waits for all transactions before it."""
-        query = "SELECT pg_logical_emit_message(true, 'hitherto', '')"
+        query = "SELECT pg_logical_emit_message(true, 'hitherto', '') FROM hitherto.workspace WHERE workspace_id = %s"
 
         def work(connection: Connection) -> None:
             with self.committing(connection), self._alone(connection):
-                connection.execute(query)
+                connection.execute(query, (self._w,))
 
         self.bound.do(work, bound=True)
 
@@ -201,30 +214,34 @@ class Writer:
     def append_all(self, connection: Connection, batches: Sequence[Batch]) -> list[int]:
         """Commit these batches in the order of ids, so that two commits never deadlock. 0 marks a stale batch."""
         order = sorted(range(len(batches)), key=lambda n: batches[n].changes[0].conversation)
-        together = len(batches) > 1 or self.bound.shared.address.by_transaction
+        together = len(batches) > 1 or self.bound.shared.by_transaction
         try:
             with self.committing(connection):
                 if not together:
-                    return [int(self.append(connection, batches[0]).fetchall()[0][0])]
+                    return [len(self.append(connection, batches[0]).fetchall())]
                 with connection.pipeline():
                     self.bound.begin(connection)
                     cursors = {n: self.append(connection, batches[n]) for n in order}
                     connection.execute("COMMIT")
-                return [cursors[n].fetchall()[0][0] for n in range(len(batches))]
+                return [len(cursors[n].fetchall()) for n in range(len(batches))]
         except psycopg.Error:
             roll_back(connection)
             raise
 
     def append(self, connection: Connection, batch: Batch) -> "psycopg.Cursor[tuple[Any, ...]]":
+        """Send the short way of this batch. The cursor has a row if the batch was not stale."""
         (change,) = batch.changes
-        row = change.row
+        row, added = change.row, len(change.add)
         assert row is not None
         values = [*mutable(row), shelf(row.active_at), self._w, change.conversation, change.expect]
-        if change.add:
-            values.append(self._w)
-            for m in change.add:
-                values += message_values(m)
-        return connection.execute(_append(len(change.add)), values)
+        messages = [value for m in change.add for value in message_values(m)]
+        if not added:
+            return connection.execute(_append(0), values)
+        if not self.bound.shared.is_distributed:
+            return connection.execute(_append(added), [*values, self._w, *messages])
+        changed = connection.execute(_append(0), values)
+        connection.execute(_insert_after(added), [*messages, self._w, change.conversation, row.token])
+        return changed
 
     def _rows(self, connection: Connection, ids: Iterable[bytes]) -> dict[bytes, ConversationRow]:
         query = f"SELECT {CONVERSATION} FROM hitherto.conversation WHERE workspace_id = %s AND id = ANY(%s::bytea[])"
@@ -235,7 +252,7 @@ class Writer:
     @contextmanager
     def _alone(self, connection: Connection) -> Iterator[None]:
         """Run a single statement. Behind a transaction pooler that takes a bound transaction."""
-        if not self.bound.shared.address.by_transaction:
+        if not self.bound.shared.by_transaction:
             yield
             return
         with connection.transaction():
@@ -254,10 +271,13 @@ class Writer:
         try:
             with self.bound.shared.watch.over(connection, self.bound.timeout_seconds):
                 yield
-        except psycopg.Error as error:
+        except psycopg.Error as raised:
+            error = with_its_code(raised)
             if connection.closed or _hangs_up(error):
                 reason = self._timeout_reason(connection)
-                raise CommitUnknown("the connection was lost during the commit", reason=reason) from error
+                raise CommitUnknown("the connection was lost during the commit", reason=reason) from raised
+            if error is not raised:
+                raise error from raised
             raise
         finally:
             connection.remove_notice_handler(listen)
@@ -572,5 +592,7 @@ def _message_number(message: int | None) -> int:
 def _hangs_up(error: psycopg.Error) -> bool:
     """Tell whether the server closes the connection with this error, as at a shutdown.
 
-    It may do so between the commit and the answer, before the connection counts as closed."""
-    return error.sqlstate is None or error.diag.severity_nonlocalized in ("FATAL", "PANIC")
+    It may do so between the commit and the answer, before the connection counts as closed. A coordinator of a cluster
+    keeps it open, and passes on that a node has gone."""
+    state = error.sqlstate
+    return state is None or state[:2] == "08" or state in _GOING or error.diag.severity_nonlocalized in _FATAL
