@@ -3,12 +3,14 @@
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
+from http.client import IncompleteRead
 
 import pytest
 
 from hitherto import Store
 
+from ..support.waiting import until
 from .running import PATIENCE, Running, gateway
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n"
@@ -164,4 +166,51 @@ def test_a_connection_is_kept_for_the_next_request_and_no_longer(provider: Bare,
     provider.answers = [OK + b"content-length: 2\r\nconnection: close\r\n\r\nhi", None]
     for _ in range(2):
         assert one.ask("/anthropic/x", method="GET").body == b"hi"
+    assert provider.connections == 2
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        OK + b"content-length: 100\r\n\r\nthe beginning",
+        OK + b"transfer-encoding: chunked\r\n\r\nd\r\nthe beginning\r\n",
+        OK + b"transfer-encoding: chunked\r\n\r\nd\r\nthe beginning\r\nno size\r\n",
+    ],
+)
+def test_an_answer_that_breaks_off_is_not_passed_on_as_a_whole_one(provider: Bare, one: Running, broken: bytes) -> None:
+    provider.answers = [broken, None]
+    with closing(one.connect()) as connection:
+        connection.request("GET", "/anthropic/x")
+        got = connection.getresponse()
+        with pytest.raises(IncompleteRead) as error:
+            got.read()
+    assert b"the beginning".startswith(error.value.partial)
+    provider.answers = [OK + b"content-length: 4\r\n\r\ngood"]
+    assert one.ask("/anthropic/x", method="GET").body == b"good"
+
+
+def test_an_answer_that_nobody_read_leaves_no_connection_behind(provider: Bare, one: Running) -> None:
+    """It may be complete, and wait in memory with the connection stopped."""
+    large = b"x" * (3 << 20)
+    for _ in range(3):
+        provider.left.clear()
+        provider.answers = [OK + b"content-length: %d\r\n\r\n" % len(large), large]
+        with closing(one.connect()) as connection:
+            connection.request("GET", "/anthropic/x")
+            connection.getresponse().read(1)
+        assert provider.left.wait(PATIENCE)
+        provider.answers = [OK + b"content-length: 4\r\n\r\ngood"]
+        assert one.ask("/anthropic/x", method="GET").body == b"good"
+
+
+def test_a_provider_that_hangs_waits_as_long_as_its_program_does(provider: Bare, one: Running) -> None:
+    gone = threading.Event()
+    provider.answers = [lambda: gone.wait(PATIENCE)]
+    with closing(one.connect()) as connection:
+        connection.request("GET", "/anthropic/x")
+        until(lambda: provider.heads)
+    gone.set()  # the program has gone away, and the gateway closes its connection to the provider
+    assert provider.left.wait(PATIENCE)
+    provider.answers = [OK + b"content-length: 4\r\n\r\ngood"]
+    assert one.ask("/anthropic/x", method="GET").body == b"good"
     assert provider.connections == 2

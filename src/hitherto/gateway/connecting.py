@@ -127,7 +127,8 @@ class Connection(asyncio.Protocol):
     def finish(self) -> bool:
         """Return True if the connection is fit for another request; otherwise it is closed."""
         self._is_asked = False
-        if self._is_sent and self._is_complete and self._stays and self._failure is None:
+        is_read = self._is_complete and not self._pieces  # what is unread may have stopped the transport
+        if self._is_sent and is_read and self._stays and self._failure is None:
             return True
         self.close()
         return False
