@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from .._system import local_server
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -60,18 +62,11 @@ class _Connection(HttpToolsProtocol):
 
 
 def configure(app: "Callable[..., Any]") -> uvicorn.Config:
-    """Return how the server runs: on one thread, quietly, with no limit but the machine's."""
-    return uvicorn.Config(
+    """Return how the server runs, with no limit but the machine's."""
+    return local_server.configure(
         app,
-        log_config=None,
-        log_level="critical",
-        access_log=False,
         timeout_graceful_shutdown=_CLOSING_SECONDS,
         timeout_keep_alive=_IDLE_SECONDS,
-        server_header=False,
-        date_header=False,
         lifespan="on",
-        ws="none",
-        loop="asyncio",
         http=_Connection,
     )

@@ -23,7 +23,7 @@ from ..backend import CHAT, conversation_kinds
 from ..errors import Damaged, HithertoError, InvalidArgument, InvalidID, InvalidQuery, NotFound
 from ..formats.exports._message_html import gist_of
 from ..formats.exports._sections import text_in
-from ..model import Block, Saved, Usage, to_datetime
+from ..model import Block, Saved, Usage, approximate_tokens, to_datetime
 from ..retention import Candidate, decide
 from .filters import Wanted
 from .outline import Outline
@@ -232,40 +232,37 @@ class StoreView:
                 active_at=info.active_at,
                 retention=Place(held=info.held),
             )
-        facts = self._facts(info.id, info.active_at, info.count)
-        return ConversationCard(
-            id=info.id,
-            title=info.title,
-            first_prompt=facts.first_prompt,
-            kind=info.kind,
-            project=info.project,
-            source=facts.source,
-            model=facts.model or None,
-            messages=info.count,
-            branches=facts.branches,
-            approximate_tokens=info.approximate_tokens,
-            created_at=info.created_at,
-            active_at=info.active_at,
-            retention=_place(info.id, info.active_at, info.expires_at, info.held, policy, now),
-        )
+        return self._make_card(info, info.kind, info.size, info.expires_at, policy, now)
 
     def _card_of_talk(self, talk: "Conversation", policy: "RetentionPolicy | None", now: datetime) -> ConversationCard:
-        facts = self._facts(talk.id, talk.active_at, talk.count)
         row = talk.state.row
         due = None if row.expires_at is None else to_datetime(row.expires_at)
+        return self._make_card(talk, row.kind, row.size, due, policy, now)
+
+    def _make_card(
+        self,
+        one: "ConversationInfo | Conversation",
+        kind: str,
+        size: int,
+        due: datetime | None,
+        policy: "RetentionPolicy | None",
+        now: datetime,
+    ) -> ConversationCard:
+        facts = self._facts(one.id, one.active_at, one.count)
         return ConversationCard(
-            id=talk.id,
-            title=talk.title,
+            id=one.id,
+            title=one.title,
             first_prompt=facts.first_prompt,
-            kind=row.kind,
-            project=talk.project,
+            kind=kind,
+            project=one.project,
             source=facts.source,
             model=facts.model or None,
-            messages=talk.count,
+            messages=one.count,
             branches=facts.branches,
-            created_at=talk.created_at,
-            active_at=talk.active_at,
-            retention=_place(talk.id, talk.active_at, due, talk.held, policy, now),
+            approximate_tokens=approximate_tokens(size),
+            created_at=one.created_at,
+            active_at=one.active_at,
+            retention=_place(one.id, one.active_at, due, one.held, policy, now),
         )
 
     def _facts(self, id: str, active_at: datetime, count: int) -> _Card:

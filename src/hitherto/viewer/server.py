@@ -16,18 +16,12 @@ _CLOSING_SECONDS = 1  # for requests that are on their way; streams of events en
 
 
 def configure(door: Door) -> uvicorn.Config:
-    """Return how the server runs: on one thread, quietly, with few requests at once."""
-    return uvicorn.Config(
+    """Return how the server runs, with few requests at once."""
+    return local_server.configure(
         door,
-        log_level="critical",
-        access_log=False,
         limit_concurrency=_MOST_AT_ONCE,
         timeout_graceful_shutdown=_CLOSING_SECONDS,
-        server_header=False,
-        date_header=False,
         lifespan="off",
-        ws="none",
-        loop="asyncio",
         http="h11",
     )
 
