@@ -1,6 +1,7 @@
 """The documentation's transcripts of the command line are true.
 
-The transcripts are in docs/commands.md and in tests/transcripts; `support.transcripts` describes the comparison.
+The transcripts are in docs/commands.md, docs/data-protection.md and tests/transcripts; `support.transcripts` describes
+the comparison.
 """
 
 import os
@@ -12,7 +13,11 @@ from ..support.command import World
 from ..support.transcripts import Names, Player, play, write
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = [ROOT / "docs" / "commands.md", *sorted((ROOT / "tests" / "transcripts").glob("*.md"))]
+FILES = [
+    ROOT / "docs" / "commands.md",
+    ROOT / "docs" / "data-protection.md",
+    *sorted((ROOT / "tests" / "transcripts").glob("*.md")),
+]
 ANSWERS = {  # of the model, by what the question begins with
     "Why does the build fail": "An unused import breaks the lint step: `os` in **build.py**.",
     "And how do I find": "Run `ruff check`; it names the file and the line.",
