@@ -133,7 +133,7 @@ REFUSED = {  # what a server's own tools do, and what a cluster is needed for
     "distribute": ("postgres", "distribute"),
 }
 # A chat is below; servers and what talks to other programs have tests of their own; a login opens no store.
-ELSEWHERE = {"chat", "login", "logout", "serve", "gateway", "run", "replay", "mcp", "install"}
+ELSEWHERE = {"chat", "login", "logout", "serve", "link", "gateway", "run", "replay", "mcp", "install"}
 
 
 def a_day(world: World, url: str, sealed: str) -> list[Done]:
