@@ -39,7 +39,7 @@ PEERS_DONE := .tools/peers/.stamp
 FRAMEWORKS_DONE := .tools/frameworks/current/.stamp .tools/frameworks/earlier/.stamp
 
 # The programs whose files `hitherto rescue` brings in; llm is in requirements/programs.txt.
-PROGRAMS := @anthropic-ai/claude-code@2.1.327 @openai/codex@0.169.0 @google/gemini-cli@0.61.0
+PROGRAMS := @anthropic-ai/claude-code@2.1.327 @openai/codex@0.169.0 @google/gemini-cli@0.61.0 ccusage@18.0.11
 PROGRAMS_DONE := .tools/programs/npm/.stamp-$(subst /,+,$(subst @,-,$(shell echo $(PROGRAMS) | tr ' ' _))) .tools/programs/python/.stamp
 
 # An environment knows its folder by full path: one that was moved or copied along is made anew.

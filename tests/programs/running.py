@@ -23,6 +23,7 @@ _COMMANDS = {
     "codex": ("node", "npm/node_modules/@openai/codex/bin/codex.js"),
     "gemini": ("node", "npm/node_modules/@google/gemini-cli/bundle/gemini.js"),
     "llm": ("python/bin/llm",),
+    "ccusage": ("node", "npm/node_modules/ccusage/dist/index.js"),
 }
 
 
