@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import hitherto
 from hitherto import Store, formats
+from hitherto.errors import InvalidArgument
 
 from ..support.imports import (
     bring_in,
@@ -197,6 +198,29 @@ def test_a_file_that_was_cut_off_gives_what_is_whole(store: Store, tmp_path: Pat
     path.write_text(text[:-40])
     report = bring_in_part(path, store)
     assert (report.messages, "cut off" in report.unreadable[0].reason) == (10, True)
+
+
+def test_lists_that_were_put_together_are_read_one_after_the_other(store: Store, tmp_path: Path) -> None:
+    lists = [json.dumps([talk(node("x", None, "user", f"Hi {n}"), conversation_id=f"c{n}")]) for n in range(3)]
+    path = tmp_path / "f"
+    path.write_text("\n".join(lists))
+    assert bring_in(path, store, "chatgpt").new == 3
+    path.write_text(f"{lists[0]}{lists[1]} and more")
+    report = bring_in_part(path, store)
+    assert (report.unchanged, ["after the end of its list" in one.reason for one in report.unreadable]) == (2, [True])
+
+
+def test_bytes_that_are_no_text_are_named(store: Store, tmp_path: Path) -> None:
+    body = [talk(node("x", None, "user", "gr\xfcn"), conversation_id="c")]
+    path = tmp_path / "f"
+    path.write_bytes(json.dumps(body, ensure_ascii=False).encode("latin-1"))
+    report = bring_in_part(path, store)
+    assert ["no UTF-8" in one.reason for one in report.unreadable] == [True]
+    assert only(store).thread()[0].text == "gr\N{REPLACEMENT CHARACTER}n"
+    path.write_bytes(json.dumps(body).encode("utf-16"))
+    with pytest.raises(InvalidArgument) as caught:
+        formats.load(path, store)
+    assert "UTF-16" in str(caught.value.hint)
 
 
 def test_a_picture_that_is_damaged_in_the_zip_leaves_its_pointer(store: Store, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_of_the_lines_of_one_answer_the_last_counts_here_and_the_first_there(tmp
     for number, output in enumerate([3, 172, 172], 2):
         usage = {"input_tokens": 1000, "output_tokens": output}
         usage |= {"cache_read_input_tokens": 20_000, "cache_creation_input_tokens": 3000}
-        message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-sonnet-4-5-20250929"}
+        message: Json = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-sonnet-4-5-20250929"}
         message |= {"content": [{"type": "text", "text": f"part {number}"}], "usage": usage}
         ids = {"uuid": f"{SESSION[:-1]}{number}", "parentUuid": lines[-1]["uuid"], "requestId": "req_1"}
         lines.append({"type": "assistant", "message": message, **ids, **about})

@@ -31,6 +31,7 @@ Injected = Literal["context", "reminder", "command", "summary", "side-call", "hi
 _MAX_LINE_BYTES = 1 << 27
 _PART_MESSAGES, _PART_BYTES = 500, 4 << 20  # of one part of a long conversation
 _SECONDS = 10**11  # from here on, a number counts milliseconds: as seconds, it would be the year 5138
+NO_UTF8 = "it has bytes that are no UTF-8, and \N{REPLACEMENT CHARACTER} came in for them"
 _LATEST_US = 253_402_300_799_000_000
 
 
@@ -112,6 +113,8 @@ def lines(files: Files, name: str) -> Iterator[Line | Unreadable | Waiting]:
                 continue
             if isinstance(record, dict):
                 yield Line(number, record, len(line))
+                if not is_utf8(text):
+                    yield Unreadable(f"{label}, line {number}", NO_UTF8)
             else:
                 yield Unreadable(f"{label}, line {number}", "it is no JSON object")
 
@@ -121,6 +124,15 @@ def _rest_of_line(file: object) -> Iterator[bytes]:
         yield piece
         if piece.endswith(b"\n"):
             return
+
+
+def is_utf8(data: bytes) -> bool:
+    if not data.isascii():
+        try:
+            data.decode()
+        except UnicodeDecodeError:
+            return False
+    return True
 
 
 def decode_json(data: bytes | str) -> object:

@@ -119,6 +119,8 @@ def _why(source: Source) -> str:
 def _hint(source: Source) -> str:
     if source.head.startswith(b"SQLite format 3"):
         return Hint("format-is-a-store", "a store is opened with hitherto.open(path), and saved from there")
+    if source.head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "it is text in UTF-16: save it in UTF-8"
     text = "hitherto.formats.names() lists those that are known; load(…, format=…) takes one of them for granted"
     return Hint("unknown-format", text)
 

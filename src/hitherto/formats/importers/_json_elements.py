@@ -5,7 +5,7 @@ texts, and msgspec decodes each element. A file that is no array is one element:
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import IO
 
 import msgspec
@@ -13,7 +13,7 @@ import msgspec
 from ...errors import Damaged, HithertoError, InvalidMessage
 from ...snapshots import Unreadable
 from .._files import Files
-from .._importer import decode_json
+from .._importer import NO_UTF8, decode_json, is_utf8
 from ._fields import Fields, fields
 
 MAX_ELEMENT_BYTES = 1 << 27
@@ -35,6 +35,8 @@ def texts_in(files: Files, name: str) -> Iterator[tuple[str, bytes | Unreadable]
                 place = f"{label}, entry {number}"
                 too_long = Unreadable(place, f"it has more than {MAX_ELEMENT_BYTES:,} bytes")
                 yield place, too_long if found is None else found
+                if found is not None and not is_utf8(found):
+                    yield place, Unreadable(place, NO_UTF8)
     except HithertoError as error:
         yield label, Unreadable(f"the rest of {label}", str(error))
 
@@ -94,14 +96,18 @@ def decode_lazily(found: bytes, name: str) -> tuple[Fields, LazyObjects | None]:
 
 def elements(file: IO[bytes], most: int | None = None) -> Iterator[bytes | None]:
     """Yield the JSON text of each element, and None in the place of one of more than `most` bytes, by default
-    `MAX_ELEMENT_BYTES`. Raises `Damaged` at
-    the end of a file that was cut off, after its complete elements."""
+    `MAX_ELEMENT_BYTES`. An array that follows the first one, as in files that were put together, is read as well.
+    Raises `Damaged` at the end of a file that was cut off, after its complete elements, and for anything else behind an
+    array."""
     most = MAX_ELEMENT_BYTES if most is None else most
     first = file.read(_PIECE).removeprefix(b"\xef\xbb\xbf").lstrip()
-    if first.startswith(b"["):
-        yield from _elements(file, first[1:], most)
-    else:
+    if not first.startswith(b"["):
         yield from _whole(file, first, most)
+        return
+    while first.startswith(b"["):
+        first = _skip_blank(file, (yield from _elements(file, first[1:], most)))
+    if first:
+        raise Damaged("it goes on after the end of its list, with something else", hint="split the file, or mend it")
 
 
 def _whole(file: IO[bytes], first: bytes, most: int) -> Iterator[bytes | None]:
@@ -115,7 +121,8 @@ def _whole(file: IO[bytes], first: bytes, most: int) -> Iterator[bytes | None]:
         yield found
 
 
-def _elements(file: IO[bytes], rest: bytes, most: int) -> Iterator[bytes | None]:
+def _elements(file: IO[bytes], rest: bytes, most: int) -> Generator[bytes | None, None, bytes]:
+    """Yield the elements of an array, and return what was read behind it."""
     kept: list[bytes] = []  # the beginning of the present element, in pieces that were looked through
     size = depth = 0
     while True:
@@ -144,7 +151,7 @@ def _elements(file: IO[bytes], rest: bytes, most: int) -> Iterator[bytes | None]
                     begin, size = end, 0
                     kept.clear()
                 if depth < 0:
-                    return
+                    return rest[at:]
         size += at - begin
         if size <= most:
             kept.append(rest[begin:at])
@@ -158,6 +165,13 @@ def _elements(file: IO[bytes], rest: bytes, most: int) -> Iterator[bytes | None]
         if not piece:
             raise Damaged("the file was cut off: its list has no end", hint="export it again")
         rest += piece
+
+
+def _skip_blank(file: IO[bytes], rest: bytes) -> bytes:
+    """Read on to something that is not blank. Returns what was read from there on; nothing at the end of the file."""
+    while not (rest := rest.lstrip(b" \t\r\n\0")) and (rest := file.read(_PIECE)):  # a crash may leave NULs
+        pass
+    return rest
 
 
 def _skip_text(file: IO[bytes], rest: bytes) -> bytes:
