@@ -1249,6 +1249,8 @@ STORE_CALLS: dict[str, Call] = {
     "purge_quarantine": lambda store, _: store.purge_quarantine(),
     "retention": lambda store, _: store.retention,
     "set_retention": lambda store, _: store.set_retention(None),
+    "set_retention_floor": lambda store, _: store.set_retention_floor(None),
+    "retention_floor": lambda store, _: store.retention_floor,
     "quota": lambda store, _: store.quota,
     "set_quota": lambda store, _: store.set_quota(None),
     "used_bytes": lambda store, _: store.used_bytes,

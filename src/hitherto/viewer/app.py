@@ -22,6 +22,7 @@ from starlette.types import Scope
 
 from ..errors import (
     Ambiguous,
+    BelowFloor,
     Busy,
     Closed,
     Damaged,
@@ -66,6 +67,7 @@ _STATUS: tuple[tuple[type[HithertoError], int, str], ...] = (
     (NotFound, 404, "It is not here"),
     (Ambiguous, 404, "Several begin so"),
     (InvalidArgument, 400, "That cannot be asked"),
+    (BelowFloor, 409, "It is too young to be deleted"),
     (Held, 409, "It is on hold"),
     (NotExportable, 403, "It must not leave its store"),
     (KeyUnavailable, 423, "The store is locked"),

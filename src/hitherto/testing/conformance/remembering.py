@@ -7,10 +7,15 @@ import io
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from ... import formats
-from ..._erasure import ledger
+from ..._engine.bodies import Erasure
+from ..._erasure import ledger, replaying
+from ...accountability import Actor, acting
 from ...backend import ERASED, Where
 from ...conversation import Conversation
+from ...errors import BelowFloor
 from ...ids import parse_conversation_id
 from ...model import Message
 from ...retention import RetentionPolicy
@@ -88,3 +93,31 @@ class LedgerContract:
         assert store.verify().conversations == 0
         other = open_store()
         assert entries(other) == 1
+
+    def test_what_is_in_the_ledger_and_came_back_is_purged_again(self, store: Store) -> None:
+        """As after a restore: the ledger knows a conversation that is there."""
+        back, stays = [said(store) for _ in range(70)], said(store)
+        back[0].hold()
+        known = {
+            ledger.entry_id(store.engine, talk.state.id): Erasure(
+                (ledger.mark_of(store.engine, talk.state.row),), 1, "user-requested", Actor("dpo")
+            )
+            for talk in back
+        }
+        report = replaying.replay(store.engine, known, None)
+        assert (report.purge.purged_count, report.entries, report.added) == (70, 70, 70)
+        assert [info.id for info in store.conversations()] == [stays.id]
+        again = replaying.replay(store.engine, known, None)
+        assert (again.purge.purged_count, again.added) == (0, 0)
+        assert {entry.actor for _, entry in replaying.all_entries(store.engine)} == {Actor("dpo")}
+
+    def test_nothing_is_destroyed_below_the_floor_unless_it_is_overridden(self, store: Store) -> None:
+        talk = said(store)
+        store.set_retention_floor(1)
+        with pytest.raises(BelowFloor):
+            store.purge(talk.id, reason="user-requested")
+        later = datetime.now(UTC) + timedelta(days=31)
+        assert dict(store.sweep(RetentionPolicy(days=30), now=later).skipped) == {talk.id: "floor"}
+        with acting("dpo", why="request 4711", override_floor=True):
+            report = store.purge(talk.id, reason="user-requested")
+        assert report.actor == Actor("dpo", "request 4711", override_floor=True)
