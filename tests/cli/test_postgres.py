@@ -117,12 +117,16 @@ FIRST = [  # what is typed, in an order in which it makes sense; {key} is where 
     ("rename", "@", "Fruit"), ("label", "@", "here"), ("hold", "@"), ("release", "@"), ("stats",), ("stats", "--json"),
     ("verify",), ("verify", "--json"), ("doctor",), ("doctor", "--json"), ("export",), ("export", "-o", "out.md"),
     ("retention", "set", "30", "--yes"), ("retention", "show"), ("retention", "show", "--json"),
-    ("retention", "run", "--yes", "--json"), ("quarantine", "list"), ("quarantine", "purge", "--yes"),
+    ("retention", "run", "--yes", "--json"), ("retention", "floor", "off"),
+    ("quarantine", "list"), ("quarantine", "purge", "--yes"),
     ("postgres", "role", "service", "--only"), ("copy", "{url}", "copy.db", "--json"), ("completion", "bash"),
     ("key", "new", "file:new.key"), ("usage",), ("usage", "--json"), ("rescue", "--explain"),
     ("continue", "@", "--in", "claude"),
 ]  # fmt: skip
-LAST = [("conversation", "delete", "{first}", "--cascade", "--yes"), ("purge", "@", "--yes", "--json")]
+LAST = [
+    ("conversation", "delete", "{first}", "--cascade", "--yes"), ("purge", "@", "--yes", "--json"),
+    ("erasures", "list"), ("erasures", "keep", "ledger"), ("erasures", "replay", "ledger", "--yes"),
+]  # fmt: skip
 CHANGING = {
     "plain": [("key", "seal", "--to", "file:new.key", "--yes")],
     "sealed": [("key", "rotate", "--to", "file:new.key", "--yes"), ("key", "unseal", "--yes", "--key", "file:new.key")],
