@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 import hitherto
-from hitherto import Key, Message, ReadOnly, Store
+from hitherto import Key, Message, NotFound, ReadOnly, Store
 from hitherto.viewer.access import Access
 
 from ..support import scenes
@@ -107,6 +107,16 @@ def test_what_cannot_be_read_is_said_and_the_rest_is_shown(tmp_path: Path) -> No
         assert "number 0." in page.text
         assert "number 2." in page.text
         assert "This cannot be read as it was written" in page.text
+
+
+def test_hints_of_a_page_name_no_functions_of_the_library(store: Store, client: Client) -> None:
+    store.start().append(Message.user("x"))
+    assert "store." in (NotFound.hint or "")  # the control: it is what a program reads
+    for path in ("/c/unknown", "/c/unknown.json"):
+        answer = client.get(path)
+        assert answer.status == 404
+        assert "store." not in answer.text
+        assert "the list has everything that is here" in answer.text
 
 
 def test_a_store_that_is_gone_is_an_error_with_a_hint_and_no_traceback(tmp_path: Path) -> None:

@@ -76,6 +76,14 @@ _STATUS: tuple[tuple[type[HithertoError], int, str], ...] = (
     (Damaged, 500, "This cannot be read as it was written"),
     (StorageError, 503, "The store cannot be reached"),
 )
+# Hints of the library name its functions. A person who reads a page is told what to do about it in other words.
+_CODE = re.compile(r"\b(?:store|hitherto|Key)\.\w")
+_HINTS: tuple[tuple[type[HithertoError], str], ...] = (
+    (NotFound, "it may have been deleted; the list has everything that is here"),
+    (KeyUnavailable, "see whether the key is where --key of hitherto serve says, or start it with another one"),
+    (Damaged, "hitherto verify names everything that is wrong; what was lost may be in a backup"),
+    (HithertoError, "press Ctrl+C where hitherto serve runs, and start it again"),
+)
 _MEDIA_POLICY = "default-src 'none'; sandbox"
 _PLAYABLE = re.compile(r"(?:audio|video)/[a-z0-9.+-]+")
 _MOST_DAYS = 3650
@@ -374,13 +382,13 @@ class Viewer:
             return self._locked(request, error)
         status, title = next(((s, t) for kind, s, t in _STATUS if isinstance(error, kind)), (500, "That did not work"))
         others = list(error.candidates) if isinstance(error, Ambiguous) else []
-        problem = Problem(error=str(error), hint=error.hint, candidates=others)
+        problem = Problem(error=str(error), hint=_hint(error), candidates=others)
         if request.url.path.endswith(".json"):
             return _json(problem, status)
         return HTMLResponse(problem_page(self.links, title, problem), status)
 
     def _locked(self, request: Request, error: KeyUnavailable) -> Response:
-        problem = Problem(error=str(error), hint=error.hint)
+        problem = Problem(error=str(error), hint=_hint(error))
         if request.url.path.endswith(".json"):
             return _json(problem, 423)
         form = self._form.make(self.links.to("/unlock"), button="Unlock")
@@ -414,6 +422,14 @@ def build(
         },
     )
     return Door(app, hosts=hosts, cookie=cookie, base=base, refuse=viewer.refuse)
+
+
+def _hint(error: HithertoError) -> str | None:
+    """Return what to do now, in words for the page."""
+    hint = error.hint
+    if hint is not None and _CODE.search(hint):
+        return next(words for kind, words in _HINTS if isinstance(error, kind))
+    return hint
 
 
 def _answer(request: Request, value: msgspec.Struct, page: Callable[[], str]) -> Response:

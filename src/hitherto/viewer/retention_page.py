@@ -74,7 +74,7 @@ def retention_page(links: Links, found: RetentionPlan) -> str:
         "Retention",
         tag("header", tag("h1", "Retention"), tag("p", rule), tag("p", about, class_="facts"), class_="title"),
         _section(links, "The next sweep takes", found.takes, found.due),
-        _section(links, "Due after that", found.next, len(found.next)),
+        _section(links, "Due after that" if found.takes else "Due later", found.next, len(found.next)),
         _section(links, "Due, and kept by a hold", found.holds, found.held),
         body_class="list",
         page="retention",

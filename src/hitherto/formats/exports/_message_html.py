@@ -28,6 +28,7 @@ _CONTEXT = re.compile(
     r"|(# AGENTS\.md instructions)|(Caveat: The messages below were generated))",
 )
 _LONGEST_GIST = 200
+_MARKS = re.compile(r"```[\w+-]*|`|\*\*")  # of Markdown, which a gist leaves out
 
 
 class Said(NamedTuple):
@@ -136,7 +137,7 @@ def gist_of(blocks: Sequence[Block]) -> str:
         text = ", ".join(block.modality for block in blocks if block.modality != "text")
     if not text and blocks and not any(map(_is_context, blocks)):
         text = " ".join((text_in(blocks[0]) or "")[: 4 * _LONGEST_GIST].split())
-    text = text.replace("**", "").removeprefix("# ")
+    text = " ".join(_MARKS.sub("", text).split()).removeprefix("# ")
     return text if len(text) <= _LONGEST_GIST else f"{text[:_LONGEST_GIST]}…"
 
 
