@@ -231,6 +231,10 @@ class Tree:
         """The messages of the tree with this fingerprint."""
         return (message for message in self._alike.get(step.digest, ()) if step.fingerprint.fits(message.fingerprint))
 
+    def may_hold(self, ways: Sequence[Step]) -> bool:
+        """Return False if no message of the tree is like this entry. A silent one may be missing in the tree."""
+        return any(step.fingerprint.is_silent or step.digest in self._alike for step in ways)
+
     def has_exchange(self, exchanges: set[Exchange]) -> bool:
         """Was one of these answers given in this conversation, to its question?"""
         return not self._exchanges.isdisjoint(exchanges)

@@ -211,6 +211,8 @@ class KnownConversations:
     def _find_repeated(self, ours: Sequence[RecordedConversation], history: History, setup: Setup) -> _Target | None:
         """The conversation of ours that began with exactly this history, and was never answered."""
         for recorded in ours:
+            if not recorded.tree.may_hold(history[0]):
+                continue
             if recorded.opening is not None and recorded.opening.system_prompt == setup.system_prompt:
                 found = recorded.tree.follow(history)
                 if found.count == len(history) and recorded.is_free(found.at):
@@ -223,6 +225,8 @@ class KnownConversations:
         Of several that have given the same answers, one is preferred that has not been continued from there: two users
         may have got the same answers so far.
         """
+        if not any(step.is_assistant for ways in history for step in ways):
+            return None  # most requests that begin a conversation; there may be hundreds of candidates
         given = [(last, one) for one in candidates if (last := one.tree.last_answer(history))]
         furthest = max((last for last, _ in given), default=0)
         best: tuple[tuple[bool, int], _Target] | None = None
