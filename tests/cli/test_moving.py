@@ -751,3 +751,11 @@ def test_what_is_copied_is_cleaned_where_that_is_asked_for(world: World) -> None
     dirty = world.command("copy", str(world.place), "dirty.db")
     assert dirty.returncode == 0
     assert [file for file in world.here.glob("dirty.db*") if secret.encode() in file.read_bytes()]
+
+
+def test_a_pipe_is_refused_and_not_waited_for(world: World) -> None:
+    os.mkfifo(world.here / "pipe")
+    done = world.command("import", "pipe")
+    assert done.returncode == 2
+    assert "'pipe' is neither a file nor a directory" in done.stderr
+    assert "hitherto import -" in done.stderr

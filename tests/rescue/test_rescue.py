@@ -179,6 +179,11 @@ def test_the_command_explains_asks_and_never_uses_the_store_of_a_folder(home: Pa
     assert "0 new conversations, 0 messages" in run(home, "rescue", "--yes").stdout
 
 
+def test_a_home_without_programs_is_told_so(tmp_path: Path) -> None:
+    done = run(tmp_path, "rescue", "--yes", CLAUDE_CONFIG_DIR=str(tmp_path / "a disk that is not mounted"))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "none of the programs has files here\n")
+
+
 def test_a_partial_rescue_ends_with_8(home: Path) -> None:
     broken = home / ".claude" / "projects" / "-x" / f"{SESSION}.jsonl"
     Session().user(1, None, "good").write(broken, end="\nbroken\n")

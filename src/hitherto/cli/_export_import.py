@@ -478,8 +478,11 @@ def details(report: "Loaded", *, branches: bool = True) -> Iterator[str]:
 def _lines(file: str) -> int:
     """Return about how many messages a file of lines has, for the progress. Return 0 for any other file, and for a
     large one, which takes long to read."""
-    with suppress(OSError, ValueError), open(os.path.expanduser(file), "rb") as lines:
-        about = os.fstat(lines.fileno())
-        if stat.S_ISREG(about.st_mode) and about.st_size < _LARGE and lines.read(1) == b"{":
-            return sum(piece.count(b"\n") for piece in iter(lambda: lines.read(1 << 20), b""))
+    with suppress(OSError, ValueError):
+        path = os.path.expanduser(file)
+        about = os.stat(path)
+        if stat.S_ISREG(about.st_mode) and about.st_size < _LARGE:  # opening a pipe would wait for its other end
+            with open(path, "rb") as lines:
+                if lines.read(1) == b"{":
+                    return sum(piece.count(b"\n") for piece in iter(lambda: lines.read(1 << 20), b""))
     return 0

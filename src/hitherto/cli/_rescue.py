@@ -132,12 +132,15 @@ class _Job:
 
     def bring_in(self) -> int:
         """Bring in what has changed, and return the exit code."""
-        code = 0
+        code, some = 0, False
         for place in self._work.places():
+            some = True
             report = self._bring_in(place)
             if report.unreadable:
                 code = PARTIAL
             self._tell(place, report, dry=False)
+        if not some and not self._as_json:
+            say("none of the programs has files here")
         return code
 
     def follow(self) -> None:

@@ -146,7 +146,8 @@ def source_of(path: Path) -> Source:
         if stat.S_ISDIR(kind):
             return Source(path, True, b"")
         if not stat.S_ISREG(kind):  # a pipe would keep us waiting, a device has no end
-            raise InvalidArgument(f"{path.name!r:.100} is neither a file nor a directory")
+            hint = "load takes an open binary file as well; hitherto import - reads standard input"
+            raise InvalidArgument(f"{path.name!r:.100} is neither a file nor a directory", hint=hint)
         with open(path, "rb") as file:
             head = file.read(HEAD)
         return Source(path, False, head, tables_in(path) if head.startswith(MAGIC) else frozenset())
