@@ -19,6 +19,7 @@ import tempfile
 import tomllib
 import zipfile
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pythons import TESTS, found
@@ -104,16 +105,22 @@ def smoke(own: Path, extra: str | None = None) -> None:
 
 
 def check_pythons(wheel: Path, pythons: dict[tuple[int, int], str], extras: Iterable[str], folder: Path) -> None:
+    """Each Python without an extra; on the one that this runs on, or on all, with each of them, several at a time."""
     own = sys.version_info[:2]
     for version, python in pythons.items():
         name = f"Python {version[0]}.{version[1]}"
         smoke(make_environment(python, folder / name, wheel))
         say(f"pip installs it on {name}, and it works")
-        for extra in extras if THOROUGH or version == own else ():
+
+        def check_extra(extra: str, python: str = python, name: str = name) -> str:
             place = folder / f"{name} {extra}"
             smoke(make_environment(python, place, f"{wheel}[{extra}]"), extra)
             shutil.rmtree(place)
-            say(f"hitherto[{extra}] on {name}")
+            return f"hitherto[{extra}] on {name}"
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for done in pool.map(check_extra, extras if THOROUGH or version == own else ()):
+                say(done)
 
 
 def check_tests(uv: str, wheel: Path, place: Path) -> None:
