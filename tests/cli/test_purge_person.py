@@ -65,7 +65,8 @@ def test_the_report_as_json_has_the_ids(world: World, ids: tuple[str, ...]) -> N
     assert (report["conversation"], report["purged"], report["reason"]) == (None, 2, "privacy-policy-change")
     assert set(report["ids"]) == set(ids[:2])
     assert list(report) == [
-        "conversation", "reason", "started_at", "completed_at", "purged", "ids", "failures", "scrub_pending"
+        "conversation", "reason", "started_at", "completed_at", "purged", "ids", "actor", "failures",
+        "scrub_pending",
     ]  # fmt: skip
 
 

@@ -56,7 +56,7 @@ def test_without_a_policy_everything_is_kept(world: World, due: tuple[str, ...])
     done = world.command("retention", "show")
     assert (done.returncode, done.stdout, done.stderr) == (0, "off: everything is kept\n", "")
     (row,) = rows(world.command("retention", "show", "--json").stdout)
-    assert row == {"days": None, "conversations": 3, "due": 0, "held": 0}
+    assert row == {"days": None, "conversations": 3, "due": 0, "held": 0, "floor_days": None}
 
 
 def policy(world: World, days: int) -> None:
@@ -73,7 +73,7 @@ def test_a_policy_is_shown_with_how_many_would_go(world: World, due: tuple[str, 
         "1 of 3 conversations are due now; 1 more due, but on hold",
     ]
     (row,) = rows(world.command("retention", "show", "--json").stdout)
-    assert row == {"days": 30, "conversations": 3, "due": 1, "held": 1}
+    assert row == {"days": 30, "conversations": 3, "due": 1, "held": 1, "floor_days": None}
     assert remaining(world) == set(due)
 
 
@@ -208,7 +208,13 @@ def test_a_run_reports_as_one_object(world: World, due: tuple[str, ...]) -> None
     (row,) = rows(world.command("retention", "run", "--days", "30", "--yes", "--json").stdout)
     assert row.pop("started_at") <= row.pop("completed_at")
     skipped = [{"id": held, "reason": "held"}]
-    rest = {"policy": {"days": 30}, "failures": [], "scrub_pending": False, "reason": "retention-expired"}
+    rest = {
+        "policy": {"days": 30},
+        "failures": [],
+        "scrub_pending": False,
+        "reason": "retention-expired",
+        "actor": None,
+    }
     assert row == {"swept": [old], "skipped": skipped, **rest}
     (row,) = rows(world.command("retention", "run", "--days", "30", "--json").stdout)
     assert (row["swept"], row["skipped"]) == ([], skipped)
