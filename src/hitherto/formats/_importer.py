@@ -126,7 +126,7 @@ def _rest_of_line(file: object) -> Iterator[bytes]:
             return
 
 
-def is_utf8(data: bytes) -> bool:
+def is_utf8(data: bytes | bytearray) -> bool:
     if not data.isascii():
         try:
             data.decode()
@@ -135,7 +135,7 @@ def is_utf8(data: bytes) -> bool:
     return True
 
 
-def decode_json(data: bytes | str) -> object:
+def decode_json(data: bytes | bytearray | str) -> object:
     """Return the value of a JSON text. Halves of surrogate pairs become U+FFFD. Raises `InvalidMessage`."""
     try:
         return msgspec.json.decode(data)

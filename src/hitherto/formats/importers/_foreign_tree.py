@@ -6,6 +6,7 @@ in the file, which becomes a root. Nothing is lost, and nothing here is recursiv
 allows.
 """
 
+from array import array
 from collections.abc import Iterator, Mapping
 from heapq import heappop, heappush
 
@@ -26,47 +27,63 @@ def order_tree(parents: Mapping[str, str | None], times: Mapping[str, int], last
     """Return the messages in order. `parents` has them as they stand in the file; a time of 0, or none, is unknown, and
     then the message is as old as its parent. The message `last`, and what stands below it, comes after all others: a
     conversation stands where it was left."""
-    places = {id: place for place, id in enumerate(parents)}
-    above = {id: parent if parent in places else None for id, parent in parents.items()}
-    cut = _cut_circles(above, places)
-    below: dict[str | None, list[str]] = {}
-    for id, parent in above.items():
-        below.setdefault(parent, []).append(id)
+    names = list(parents)
+    above, at_last = _places_above(parents, last)
+    cut = _cut_circles(above)
+    first, following = _children(above)
     found: dict[str, str | None] = {}
-    ready: list[tuple[bool, int, int, str]] = []
-    for root in below.get(None, ()):
-        heappush(ready, (root == last, times.get(root, 0), places[root], root))
+    ready: list[tuple[bool, int, int]] = []
+
+    def add(place: int, at: int, *, is_last: bool) -> None:
+        while place >= 0:
+            heappush(ready, (is_last or place == at_last, max(at, times.get(names[place], 0)), place))
+            place = following[place]
+
+    add(first[-1], 0, is_last=False)
     while ready:
-        is_last, at, _, id = heappop(ready)
-        found[id] = None if id in cut else parents[id]
-        for child in below.get(id, ()):
-            heappush(ready, (is_last or child == last, max(at, times.get(child, 0)), places[child], child))
-    return Ordered(found, tuple(cut))
+        is_last, at, place = heappop(ready)
+        found[names[place]] = None if place in cut else parents[names[place]]
+        add(first[place], at, is_last=is_last)
+    return Ordered(found, tuple(names[place] for place in cut))
 
 
-def _cut_circles(above: dict[str, str | None], places: Mapping[str, int]) -> dict[str, None]:
+# Messages are named by their places in the file, in arrays: dicts of a million names take hundreds of megabytes.
+
+
+def _places_above(parents: Mapping[str, str | None], last: str) -> tuple["array[int]", int]:
+    """Return the place of each message's parent, and that of the message `last`; -1 for none that is there."""
+    places = {id: place for place, id in enumerate(parents)}
+    above = array("q", (-1 if parent is None else places.get(parent, -1) for parent in parents.values()))
+    return above, places.get(last, -1)
+
+
+def _children(above: "array[int]") -> tuple["array[int]", "array[int]"]:
+    """Return the first child of each message, with the first root at the end, and the next child of the same parent,
+    in the order of the file; -1 for none."""
+    first, following = array("q", [-1]) * (len(above) + 1), array("q", [-1]) * len(above)
+    for place in reversed(range(len(above))):
+        following[place], first[above[place]] = first[above[place]], place
+    return first, following
+
+
+def _cut_circles(above: "array[int]") -> dict[int, None]:
     """Make a root of the first message of each circle. Returns these messages."""
-    done: set[str] = set()
-    cut: dict[str, None] = {}
-    for start in above:
-        path: set[str] = set()
-        at: str | None = start
-        while at is not None and at not in done and at not in path:
-            path.add(at)
+    done = bytearray(len(above))
+    cut: dict[int, None] = {}
+    for start in range(len(above)):
+        path: dict[int, None] = {}
+        at = start
+        while at >= 0 and not done[at] and at not in path:
+            path[at] = None
             at = above[at]
-        if at is not None and at in path:
-            first = min(_circle(at, above), key=places.__getitem__)
-            above[first] = cut[first] = None
-        done |= path
+        if at >= 0 and at in path:
+            members = list(path)
+            begins = min(members[members.index(at) :])
+            above[begins] = -1
+            cut[begins] = None
+        for place in path:
+            done[place] = 1
     return cut
-
-
-def _circle(at: str, above: Mapping[str, str | None]) -> list[str]:
-    members, here = [at], above[at]
-    while here is not None and here != at:
-        members.append(here)
-        here = above[here]
-    return members
 
 
 def skip_empty(parents: Mapping[str, str | None], kept: Mapping[str, object]) -> dict[str, str | None]:

@@ -25,7 +25,7 @@ _QUOTE = 0x22
 _BLANK = b" \t\r\n,"
 
 
-def texts_in(files: Files, name: str) -> Iterator[tuple[str, bytes | Unreadable]]:
+def texts_in(files: Files, name: str) -> Iterator[tuple[str, bytes | bytearray | Unreadable]]:
     """Yield the JSON text of each value in a file with one array, or of the one value of any other file, and where it
     stands. One that is too long is `Unreadable`."""
     label = files.label(name)
@@ -56,7 +56,7 @@ def objects_in(files: Files, name: str) -> Iterator[tuple[str, Fields | Unreadab
             yield place, Unreadable(place, "it is no object")
 
 
-def _value(found: bytes, place: str) -> object:
+def _value(found: bytes | bytearray, place: str) -> object:
     try:
         return decode_json(found)
     except InvalidMessage as error:
@@ -81,7 +81,7 @@ class LazyObjects:
             return {}
 
 
-def decode_lazily(found: bytes, name: str) -> tuple[Fields, LazyObjects | None]:
+def decode_lazily(found: bytes | bytearray, name: str) -> tuple[Fields, LazyObjects | None]:
     """Decode an object, and the objects in one of its fields lazily; None if that field holds no object. Raises
     `InvalidMessage`."""
     try:
@@ -94,7 +94,7 @@ def decode_lazily(found: bytes, name: str) -> tuple[Fields, LazyObjects | None]:
     return body, LazyObjects(inner) if isinstance(inner, dict) else None
 
 
-def elements(file: IO[bytes], most: int | None = None) -> Iterator[bytes | None]:
+def elements(file: IO[bytes], most: int | None = None) -> Iterator[bytes | bytearray | None]:
     """Yield the JSON text of each element, and None in the place of one of more than `most` bytes, by default
     `MAX_ELEMENT_BYTES`. An array that follows the first one, as in files that were put together, is read as well.
     Raises `Damaged` at the end of a file that was cut off, after its complete elements, and for anything else behind an
@@ -110,20 +110,19 @@ def elements(file: IO[bytes], most: int | None = None) -> Iterator[bytes | None]
         raise Damaged("it goes on after the end of its list, with something else", hint="split the file, or mend it")
 
 
-def _whole(file: IO[bytes], first: bytes, most: int) -> Iterator[bytes | None]:
-    pieces, size = [first], len(first)
-    while size <= most and (piece := file.read(_PIECE)):
-        pieces.append(piece)
-        size += len(piece)
-    if size > most:
+def _whole(file: IO[bytes], first: bytes, most: int) -> Iterator[bytes | bytearray | None]:
+    found = bytearray(first)
+    while len(found) <= most and (piece := file.read(_PIECE)):
+        found += piece
+    if len(found) > most:
         yield None
-    elif found := b"".join(pieces).strip():
+    elif found.strip():
         yield found
 
 
-def _elements(file: IO[bytes], rest: bytes, most: int) -> Generator[bytes | None, None, bytes]:
+def _elements(file: IO[bytes], rest: bytes, most: int) -> Generator[bytes | bytearray | None, None, bytes]:
     """Yield the elements of an array, and return what was read behind it."""
-    kept: list[bytes] = []  # the beginning of the present element, in pieces that were looked through
+    kept = bytearray()  # the beginning of the present element; it grows in its place, and is let go of when it is whole
     size = depth = 0
     while True:
         begin = at = 0
@@ -137,30 +136,30 @@ def _elements(file: IO[bytes], rest: bytes, most: int) -> Generator[bytes | None
                 break
             if kind in b"[{":
                 if depth == 0:  # what stands before it are values that are no objects
-                    if found := b"".join((*kept, rest[begin : at - 1])).strip(_BLANK):
+                    if found := (kept + rest[begin : at - 1]).strip(_BLANK):
                         yield found
-                    begin, size = at - 1, 0
-                    kept.clear()
+                    begin, size, kept = at - 1, 0, bytearray()
                 depth += 1
             else:
                 depth -= 1
                 if depth <= 0:
                     end = at - 1 if depth < 0 else at
-                    if found := b"".join((*kept, rest[begin:end])).strip(_BLANK):
-                        yield found if size + end - begin <= most else None
+                    found, is_whole, kept = kept, size + end - begin <= most, bytearray()
+                    found += rest[begin:end]
+                    if depth == 0 or (found := found.strip(_BLANK)):  # an object begins and ends with its brackets
+                        yield found if is_whole else None
                     begin, size = end, 0
-                    kept.clear()
                 if depth < 0:
                     return rest[at:]
         size += at - begin
         if size <= most:
-            kept.append(rest[begin:at])
+            kept += rest[begin:at]
         else:
-            kept = [b"{"]  # left out, but something was there
+            kept = bytearray(b"{")  # left out, but something was there
         rest = rest[at:]
         if len(rest) > most:
             rest = _skip_text(file, rest[1:])
-            kept, size = [b"{"], most + 1
+            kept, size = bytearray(b"{"), most + 1
         piece = file.read(max(_PIECE, len(rest)))
         if not piece:
             raise Damaged("the file was cut off: its list has no end", hint="export it again")

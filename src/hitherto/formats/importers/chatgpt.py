@@ -55,7 +55,7 @@ class ChatGPT(Importer):
 FORMAT = ChatGPT()
 
 
-def _entry(found: bytes | Unreadable, media: FileIndex, place: str) -> Iterator[Found]:
+def _entry(found: bytes | bytearray | Unreadable, media: FileIndex, place: str) -> Iterator[Found]:
     if isinstance(found, Unreadable):
         yield found
         return
