@@ -48,7 +48,28 @@ def conversation_page(links: Links, window: Window, *, query: str = "") -> str:
         data_skeleton=links.message(header.id, leaf, "/skeleton.json"),
         data_target=value.target,
     )
-    find = tag(
+    bar = tag("a", "Map", href=links.conversation(header.id, "/map", at=leaf), data_action="map", class_="map-link")
+    column = tag("div", _head(links, header, title, leaf), _aside_note(links, window), thread, class_="column")
+    return page(
+        links,
+        title,
+        tag("div", column, _side(links, header, leaf) if value.length >= _SIDE_FROM else None, class_="reader"),
+        _find_bar(links, header, leaf) if value.length else None,
+        bar=[
+            tag("button", "Find", type="button", data_action="find", title="Find in this conversation (Ctrl F)"),
+            bar if header.branches > 1 else None,
+        ],
+        body_class="conversation",
+        page="conversation",
+        conversation=header.id,
+        query=query,
+        hit=query or None,
+    )
+
+
+def _find_bar(links: Links, header: Header, leaf: str) -> Markup:
+    """Return the bar that finds in the conversation; a script opens it."""
+    return tag(
         "form",
         tag(
             "input",
@@ -71,7 +92,10 @@ def conversation_page(links: Links, window: Window, *, query: str = "") -> str:
         action=links.message(header.id, leaf, "/find.json"),
         data_conversation=links.conversation(header.id),
     )
-    bar = tag("a", "Map", href=links.conversation(header.id, "/map", at=leaf), data_action="map", class_="map-link")
+
+
+def _side(links: Links, header: Header, leaf: str) -> Markup:
+    """Return the branches and prompts beside the text. A script fetches them after the messages are there."""
     branches = [
         tag("h2", "Branches"),
         tag("div", class_="holder", data_from=links.conversation(header.id, "/map", at=leaf, part="1")),
@@ -80,28 +104,12 @@ def conversation_page(links: Links, window: Window, *, query: str = "") -> str:
         tag("h2", "Prompts"),
         tag("div", class_="holder", data_from=links.message(header.id, leaf, "/prompts")),
     ]
-    side = tag(
+    return tag(
         "aside",
         branches if header.branches > 1 else None,
         prompts,
         id="side",
         aria_label="Branches and prompts",
-    )
-    column = tag("div", _head(links, header, title, leaf), _aside_note(links, window), thread, class_="column")
-    return page(
-        links,
-        title,
-        tag("div", column, side if value.length >= _SIDE_FROM else None, class_="reader"),
-        find if value.length else None,
-        bar=[
-            tag("button", "Find", type="button", data_action="find", title="Find in this conversation (Ctrl F)"),
-            bar if header.branches > 1 else None,
-        ],
-        body_class="conversation",
-        page="conversation",
-        conversation=header.id,
-        query=query,
-        hit=query or None,
     )
 
 
