@@ -43,7 +43,9 @@ def file_size(path: Path) -> int:
 def test_maintenance_tells_how_far_it_is(tmp_path: Path) -> None:
     with hitherto.open(tmp_path / "a.db", maintenance=False) as store:
         store.search("nothing")
-        store.save([Message.user("a word")] * 70)
+        talk = store.start()
+        for _ in range(7):  # not at once: full runs would be packed as they are written
+            talk.extend([Message.user("a word")] * 10)
         heard: list[tuple[str, int]] = []
         did = store.maintain(progress=lambda what, done: heard.append((what, done)))
     assert [("packing", did.packed), ("indexing", did.indexed)] == list(dict(heard).items())
@@ -353,7 +355,7 @@ def test_runs_that_are_too_large_to_pack_whole_are_not_looked_at_for_ever(
 ) -> None:
     from hitherto._engine import packing
 
-    monkeypatch.setattr(packing, "_LARGEST", 1000)
+    monkeypatch.setattr(packing, "LARGEST_PACK", 1000)
     with hitherto.open(tmp_path / "store.db", maintenance=False) as store:
         talk = fill(store, 4 * RUN)
         assert store.maintain().packed == 4
