@@ -4,15 +4,18 @@
 """
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
+import psycopg
 import pytest
 
 import hitherto
 from hitherto.backend import Backend
-from hitherto.backends.postgres import PostgresBackend, distribution, workspace_id
+from hitherto.backends.postgres import PostgresBackend, distribution, error_mapping, workspace_id, writing
 from hitherto.backends.postgres.schema import TABLES, rights
 from hitherto.cli import _server_checks
 from hitherto.cli._doctor_checks import OK, PROBLEM
@@ -221,3 +224,63 @@ def test_a_violated_key_is_the_error_that_it_is_on_one_server(opened: Opener) ->
     one.commit([create(message_row(0, key=b"k"), message_row(1), id=A)])
     outcome = two.commit([update(1, add=(message_row(2, key=b"k"),))])
     assert [getattr(one, "what", None) for one in outcome] == ["message key"]
+
+
+# -- nodes that go
+
+
+@pytest.mark.parametrize("is_mapped", [True, False], ids=["as it is", "control"])
+def test_a_node_that_goes_during_a_commit_loses_and_doubles_nothing(
+    is_mapped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """J1. The coordinator says that it could not commit, which nobody knows. The control takes its word."""
+    if not is_mapped:
+        codes = {words: kind for words, kind in error_mapping._LOST_CODES.items() if "commit" not in words}
+        monkeypatch.setattr(error_mapping, "_LOST_CODES", codes)
+    seen: list[str] = []
+    real = error_mapping.with_its_code
+
+    def listen(error: psycopg.Error) -> psycopg.Error:
+        seen.append(str(error))
+        return real(error)
+
+    monkeypatch.setattr(writing, "with_its_code", listen)
+    with new_citus_database() as database:
+        found = _write_while_nodes_go(database, seen)
+    assert found == ([], False) if is_mapped else found[1]
+
+
+def _write_while_nodes_go(database: CitusDatabase, seen: list[str]) -> tuple[list[str], bool]:
+    """Return the texts that were lost or are there twice, and whether a writer got an error."""
+    stop, wrong, failed = threading.Event(), list[str](), threading.Event()
+
+    def write(name: str) -> None:
+        try:
+            until_stopped(name)
+        except hitherto.errors.StorageError:
+            failed.set()
+
+    def until_stopped(name: str) -> None:
+        with hitherto.open(database.url(), workspace=name, maintenance=False) as store:
+            talk, kept = store.start(), list[str]()
+            while not stop.is_set():
+                text = f"{name} {len(kept)}"
+                talk.append(Message.user(text))
+                kept.append(text)
+            wrong.extend(set(kept).symmetric_difference(there := [message.text for message in store.messages()]))
+            wrong.extend(text for text in there if there.count(text) > 1)
+
+    goes = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
+    goes += "AND datname = current_database() AND backend_type = 'client backend'"
+    with ThreadPoolExecutor(6) as threads, database.on_worker(0) as one, database.on_worker(1) as two:
+        writing_all = [threads.submit(write, f"w{number}") for number in range(6)]
+        deadline = time.monotonic() + PATIENCE
+        while not (failed.is_set() or any("could not commit" in text for text in seen)):
+            assert time.monotonic() < deadline, "no node went during a commit"
+            for worker in (one, two):
+                worker.execute(goes)
+            time.sleep(0.02)
+        stop.set()
+        for each in writing_all:
+            each.result(PATIENCE)
+    return wrong, failed.is_set()

@@ -41,6 +41,7 @@ _LOST_CODES: dict[str, type[psycopg.Error]] = {
     "the database system is": errors.CannotConnectNow,
     "server closed the connection unexpectedly": errors.ConnectionFailure,
     "connection to the remote node": errors.ConnectionFailure,
+    "could not commit transaction for shard": errors.ConnectionFailure,  # the node went during the commit
 }
 
 
