@@ -184,12 +184,16 @@ class Writer:
     def settle(self) -> None:
         """Wait until every visible commit is durable, also on replicas.
 
-        A transaction that writes waits for all transactions before it."""
-        query = "SELECT pg_logical_emit_message(true, 'hitherto', '') FROM hitherto.workspace WHERE workspace_id = %s"
+        A transaction that writes waits for all transactions before it. In a cluster it has to write on the node with
+        the workspace. Elsewhere it names no table, because that would be locked as long as a replica is waited for."""
+        query = "SELECT pg_logical_emit_message(true, 'hitherto', '')"
+        values: Sequence[object] = ()
+        if self.bound.shared.is_distributed:
+            query, values = f"{query} FROM hitherto.workspace WHERE workspace_id = %s", (self._w,)
 
         def work(connection: Connection) -> None:
             with self.committing(connection), self._alone(connection):
-                connection.execute(query, (self._w,))
+                connection.execute(query, values)
 
         self.bound.do(work, bound=True)
 
