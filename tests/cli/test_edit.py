@@ -197,7 +197,7 @@ def test_a_purge_says_its_plan_and_needs_a_yes(world: World, ids: list[str]) -> 
     assert (report["conversation"], report["purged"], report["reason"]) == (ids[4], 1, "privacy-policy-change")
     assert report["ids"] == [ids[4]]
     assert list(report) == [
-        "conversation", "reason", "started_at", "completed_at", "purged", "ids", "failures", "scrub_pending"
+        "conversation", "reason", "started_at", "completed_at", "purged", "ids", "actor", "failures", "scrub_pending"
     ]  # fmt: skip
     assert world.command("purge", ids[4], "--yes").returncode == 4
 

@@ -26,7 +26,8 @@ class Bare:
         self.left = threading.Event()  # a connection was closed
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def _accept(self) -> None:
         with suppress(OSError):
@@ -58,6 +59,8 @@ class Bare:
         return True
 
     def close(self) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)  # wakes who accepts, and would keep it open
+        self._accepting.join()
         self._listening.close()
 
 
