@@ -293,9 +293,8 @@ def test_a_store_in_memory_sweeps_like_the_others(machine: Machine) -> None:
         swept(store)
         assert left(store) == {talk.id}
         machine.passes(30 * DAY)
-        report = store.set_retention(POLICY)
-        assert report is not None
-        assert report.swept == (talk.id,)
+        store.set_retention(POLICY)
+        assert left(store) == set()  # whether this call swept it or the thread, which may be faster
 
 
 # -- what it costs
