@@ -97,7 +97,9 @@ CORE_TESTS := $(addprefix tests/,engine/test_append_queue.py engine/test_attachm
 	engine/test_processes.py erasure/test_purge_reaches.py engine/test_queueing.py engine/test_quota.py \
 	records/test_records.py engine/test_recovery.py sealing/test_rotation.py sealing/test_rotation_races.py \
 	sealing/test_sealed.py searching/test_search.py sqlite/test_sqlite.py sealing/test_tampering.py \
-	erasure/test_maintenance.py engine/test_verify_busy.py searching/test_sealed_index.py)
+	erasure/test_maintenance.py engine/test_verify_busy.py searching/test_sealed_index.py searching/test_nearest.py \
+	searching/test_query.py erasure/test_erasures.py erasure/test_floor.py \
+	erasure/test_by_person.py formats/test_codex_late_bases.py)
 
 empty :=
 comma := ,
