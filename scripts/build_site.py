@@ -107,6 +107,7 @@ def assemble(source: Path) -> None:
         (source / name).write_text(navigation(text) if name == "index.md" else text, "utf-8")
     for beside in [*DOCS.glob("*.png"), *DOCS.glob("*.json")]:
         shutil.copy(beside, source)
+    shutil.copytree(DOCS / "plots", source / "plots", dirs_exist_ok=True)
 
 
 def loaded_from_elsewhere() -> list[str]:
