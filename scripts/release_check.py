@@ -21,6 +21,7 @@ import zipfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from pythons import TESTS, found
 from smoke import ENTRANCES
@@ -36,9 +37,9 @@ class Wrong(Exception):
     """The release cannot go out like this."""
 
 
-def run(*command: object, **how: object) -> str:
+def run(*command: object, **how: Any) -> str:
     """What a command prints; if it fails, all of it is shown."""
-    done = subprocess.run([str(one) for one in command], capture_output=True, text=True, check=False, **how)  # type: ignore[call-overload]
+    done = subprocess.run([str(one) for one in command], capture_output=True, text=True, check=False, **how)
     if done.returncode:
         raise Wrong(f"{' '.join(map(str, command))}\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
     return str(done.stdout)
@@ -54,7 +55,7 @@ def check_tree() -> None:
     say("the tree is clean")
 
 
-def check_version(project: dict[str, object], final: bool) -> str:
+def check_version(project: dict[str, Any], final: bool) -> str:
     """The version, if pyproject.toml, the package and the changelog agree on it."""
     version = str(project["version"])
     package = re.search(r'^__version__ = "(.+)"$', (ROOT / "src/hitherto/__init__.py").read_text("utf-8"), re.MULTILINE)
@@ -67,7 +68,7 @@ def check_version(project: dict[str, object], final: bool) -> str:
         say(f"version {version}; to decide: the day of its heading in the changelog")
     else:
         raise Wrong(f"CHANGELOG.md has no heading '## [{version}] - YYYY-MM-DD'")
-    if "Source" not in dict(project.get("urls", {})):  # type: ignore[call-overload]
+    if "Source" not in dict(project.get("urls", {})):
         if final:
             raise Wrong("project.urls in pyproject.toml has no Source: people could not find the repository")
         say("to decide: the address of the repository, for project.urls")

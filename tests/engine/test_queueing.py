@@ -369,6 +369,7 @@ def test_who_is_late_on_a_server_loses_no_race(
 def test_many_writers_of_one_conversation_lose_no_message_and_keep_their_order(
     opened: Callable[..., Store], key: Key | None, size: int
 ) -> None:
+    """J2. Nobody's message is lost, doubled or kept waiting until he gives up."""
     stores = [opened(key, pool_size=size, application_name=f"q{n}") for n in range(2)]
     stores[0].ensure("k").append(Message.user("first"))
 
